@@ -97,8 +97,8 @@ test: testenv kuberay ## Run all tests: units, simulated histories, and scenario
 	$(CARGO_TEST) --lib --bins --tests --no-run
 	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) $(CARGO_TEST) --lib --bins
 	$(CARGO_TEST) --test queue_bench
-	$(SIMULATED) $(CARGO_TEST) --test simulation whatever_goes_wrong -- --show-output --test-threads=1
-	$(CARGO_TEST) --test simulation -- --skip whatever_goes_wrong
+	$(SIMULATED) $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
+	$(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
 	$(CARGO_TEST) --test integration -- --test-threads=3
 
 # The addresses of the simulated pods are local to the test, which answers for them.
@@ -123,13 +123,13 @@ ray: namespaces testenv processnode traefik ray-installed ## Upgrade, reconfigur
 
 simulate: ## Run simulated histories with faults: SEEDS, INCREMENTAL_SEEDS and REPEATED_SEEDS of them. SEED=7 (or incremental-7, repeated-7, FILE.yaml) prints one history.
 ifdef SEED
-	SEED=$(SEED) $(CARGO_TEST) --test simulation a_seed_is_shown -- --ignored --nocapture
+	SEED=$(SEED) $(CARGO_TEST) --test simulation print_history_of_seed -- --ignored --nocapture
 else
-	$(SIMULATED) $(CARGO_TEST) --profile simulate --test simulation whatever_goes_wrong -- --nocapture --test-threads=1
+	$(SIMULATED) $(CARGO_TEST) --profile simulate --test simulation invariants_hold_under_faults -- --nocapture --test-threads=1
 endif
 
 mutants: ## Check that the simulator finds seeded bugs, one or more for each invariant.
-	$(CARGO_TEST) --test simulation every_planted_bug_is_found -- --ignored --nocapture
+	$(CARGO_TEST) --test simulation every_mutant_is_found -- --ignored --nocapture
 
 conformance: testenv ## Compare the simulator with a real control plane. CONFORMANCE_SCRIPTS=200 and CONFORMANCE_SEED=0 set how much.
 	cargo build --locked --workspace --bin sluice

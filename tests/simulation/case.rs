@@ -1,4 +1,4 @@
-//! One world to be run: what people do in it, and what goes wrong.
+//! A simulation case: a seed, the script of user actions, and the faults to inject.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,64 +11,66 @@ use crate::faults::{Fault, Faults};
 use crate::script::generate::Shape;
 use crate::script::step::Script;
 
-/// A world to be run. The same case is the same history.
+/// One simulation run. Equal cases produce equal histories.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Case {
-    /// What all is drawn from that isn't listed: how long things take, at least.
+    /// Seed of every draw that the case does not list, such as latencies.
     pub seed: u64,
-    /// What people do.
+    /// Actions of the users.
     pub script: Script,
-    /// What goes wrong, if that isn't drawn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Faults to inject. None draws them from the seed.
+    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Trouble>,
 }
 
-/// What goes wrong.
+/// The faults of one run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trouble {
-    /// On the wire, by the number of the request.
+    /// Faults of requests, by request number.
+    #[serde(rename = "faults")]
     pub faults: BTreeMap<u64, Fault>,
-    /// With pods and dashboards.
+    /// Faults of pods and Ray dashboards.
+    #[serde(rename = "fates")]
     pub fates: FateList,
 }
 
 impl Case {
-    /// The world of a seed.
+    /// Returns the case of a seed.
     pub fn of(seed: u64) -> Self {
         Self { seed, script: Script::random(&Chance::new(seed), Shape::FULL), trouble: None }
     }
 
-    /// The world of a seed in which services are upgraded in steps.
+    /// Returns the case of a seed with incremental upgrades.
     pub fn in_steps(seed: u64) -> Self {
         Self { seed, script: Script::in_steps(&Chance::new(seed)), trouble: None }
     }
 
-    /// The world of a seed in which one service is upgraded again and again, so many times.
+    /// Returns the case of a seed that upgrades one service `upgrades` times.
     pub fn again_and_again(seed: u64, upgrades: u32) -> Self {
         Self { seed, script: Script::again_and_again(&Chance::new(seed), upgrades), trouble: None }
     }
 
-    /// The world of a service that is put there at once as it is in the end of such a case, and in which nothing goes wrong.
+    /// Returns a fault-free case that creates the service of a repeated-upgrade case with its final spec.
     pub fn as_in_the_end(&self) -> Self {
         Self { seed: self.seed, script: self.script.as_in_the_end(), trouble: Some(Trouble::default()) }
     }
 
-    /// The world that a file describes.
+    /// Reads a case from a YAML file.
     ///
     /// # Panics
-    /// When it can't be read.
+    /// When the file cannot be read or is not a case.
     pub fn read(file: &Path) -> Self {
         let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
     }
 
-    /// Where its chances come from.
+    /// Returns the random source of the case.
     pub fn chance(&self) -> Chance {
         Chance::new(self.seed)
     }
 
-    /// What goes wrong on the wire.
+    /// Returns the injector of request faults.
     pub fn faults(&self) -> Faults {
         match &self.trouble {
             Some(trouble) => Faults::listed(trouble.faults.clone()),
@@ -76,7 +78,7 @@ impl Case {
         }
     }
 
-    /// What becomes of pods and dashboards.
+    /// Returns the faults of pods and Ray dashboards.
     pub fn fates(&self) -> Fates {
         let chance = self.chance().of("fates");
         let mut draw = chance.about("odds", 0);

@@ -1,4 +1,4 @@
-//! What seeds found before, made short: each broke something once, and may not again.
+//! Regression cases: shrunk seeds that once violated an invariant.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use crate::case::Case;
 use crate::run::run;
 
 #[test]
-fn what_was_broken_once_holds() {
+fn regressions_hold() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("found");
     let mut files: Vec<_> =
-        std::fs::read_dir(folder).expect("the cases").map(|file| file.expect("a case").path()).collect();
+        std::fs::read_dir(folder).expect("the directory of cases").map(|file| file.expect("a case").path()).collect();
     files.sort();
     assert!(!files.is_empty());
     for file in files {
@@ -17,7 +17,7 @@ fn what_was_broken_once_holds() {
 
         let found = run(&case, false).found;
 
-        let told: Vec<String> = found.iter().map(ToString::to_string).collect();
-        assert!(told.is_empty(), "{}: {}", file.display(), told.join("\n"));
+        let violations: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert!(violations.is_empty(), "{}: {}", file.display(), violations.join("\n"));
     }
 }

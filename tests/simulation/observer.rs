@@ -1,4 +1,4 @@
-//! Somebody who sees every change in the order in which it happens, and says what must not have been.
+//! Checks the invariants on every change, in the order of the changes.
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -13,38 +13,38 @@ use crate::time::age;
 use sluice_testkit::history::{self, Object, State};
 use sluice_testkit::invariants::{Breach, Watchdog};
 
-/// A decision may be on its way for so long after what it rests on has changed: as late as a watch may be, and a write after it.
+/// Maximum age of the state that a decision is based on: the longest watch delay plus the write that follows.
 const ON_THE_WAY: std::time::Duration = std::time::Duration::from_secs(25);
 
-/// A breach, and when it was seen.
+/// A violation and the time at which it was seen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Found {
-    /// When.
+    /// Virtual time.
     pub at: Timestamp,
-    /// What.
+    /// The violated invariant and a description.
     pub breach: Breach,
 }
 
 impl std::fmt::Display for Found {
-    /// With its time as the trace has it.
+    /// Formats the time in seconds since the start of the run, as the wire log does.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:9.3} {}", age(self.at).as_secs_f64(), self.breach)
     }
 }
 
-/// Who watches the world.
+/// Observes all changes of a run.
 pub struct Observer {
     watchdog: Watchdog,
     serving: Serving,
-    /// Through which histories this world went.
+    /// Histories that occurred.
     pub coverage: Coverage,
-    /// How upgrades in steps went.
+    /// Capacity and traffic states of incremental upgrades.
     pub course: Course,
     found: Vec<Found>,
 }
 
 impl Observer {
-    /// One that has seen nothing.
+    /// Returns an observer that has seen no change.
     pub fn new() -> Self {
         Self {
             watchdog: Watchdog::new(ON_THE_WAY),
@@ -55,7 +55,7 @@ impl Observer {
         }
     }
 
-    /// Takes in a change.
+    /// Records a change and checks the invariants.
     pub fn see(&mut self, now: Timestamp, change: &Change) {
         let Some(object) = typed(&change.kind.kind, &change.object) else { return };
         let change = history::Change { version: change.version, heard: now, object, gone: change.gone };
@@ -68,27 +68,27 @@ impl Observer {
         self.found.extend(found);
     }
 
-    /// Takes note of a breach that somebody else saw.
+    /// Records a violation that was detected elsewhere.
     pub fn breach(&mut self, at: Timestamp, breach: Breach) {
         self.found.push(Found { at, breach });
     }
 
-    /// Takes note that a fault killed the process. (That it is started anew in the end is no crash.)
+    /// Records that a fault killed the process. (The restart at the end of a run does not count.)
     pub fn crashed(&mut self) {
         self.coverage.crashed(self.watchdog.state());
     }
 
-    /// What must not have been, so far.
+    /// Returns the violations so far.
     pub fn found(&self) -> &[Found] {
         &self.found
     }
 
-    /// Everything as it is now.
+    /// Returns the current state of all objects.
     pub fn state(&self) -> &State {
         self.watchdog.state()
     }
 
-    /// Who watches the invariants.
+    /// Returns the checker of the invariants that need no simulator.
     pub fn watchdog(&self) -> &Watchdog {
         &self.watchdog
     }
@@ -109,5 +109,5 @@ fn typed(kind: &str, object: &Value) -> Option<Object> {
 }
 
 fn decode<K: DeserializeOwned + for<'de> Deserialize<'de>>(object: &Value) -> K {
-    K::deserialize(object).unwrap_or_else(|error| panic!("the API server took {object}, which is none: {error}"))
+    K::deserialize(object).unwrap_or_else(|error| panic!("the API server stored an object that does not decode: {object}: {error}"))
 }

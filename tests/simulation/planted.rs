@@ -1,7 +1,7 @@
-//! Bugs that are put in on purpose, each a patch of one line, to see whether they are found.
+//! Mutation tests: one-line patches that introduce a bug, which the simulator must find.
 //!
-//! The source is copied, patched and built beside the rest; the copy then runs seeds until one breaks what the patch is to
-//! break.
+//! The test copies the source, applies a patch and builds the copy. The copy runs seeds until one violates the invariant
+//! that the patch targets.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,27 +9,27 @@ use std::process::{Command, Output};
 
 use crate::seeds;
 
-/// Within so many seeds each has to be found.
+/// Number of seeds within which each mutant must be found.
 const SEEDS: u64 = 200;
-/// Tells the copy which invariant its bug breaks.
+/// Environment variable that names the invariant the mutant violates.
 const BREAKS: &str = "BREAKS";
-/// What a copy is made of.
-const PARTS: [&str; 8] =
-    ["Cargo.toml", "Cargo.lock", "src", "tests", "benches", "examples", "config", "testenv/internal"];
+/// Files and directories of the copy.
+const PARTS: [&str; 9] =
+    ["Cargo.toml", "Cargo.lock", "src", "tests", "benches", "examples", "config", "testenv/internal", "xtask"];
 
 #[test]
-#[ignore = "builds everything once for each planted bug; make planted runs it"]
-fn every_planted_bug_is_found() {
+#[ignore = "builds everything once per mutant; run it with make mutants"]
+fn every_mutant_is_found() {
     let copy = root().join("target/planted");
     let mut patches: Vec<PathBuf> = entries(&root().join("tests/simulation/planted"));
     patches.sort();
-    assert!(!patches.is_empty(), "there is nothing to find");
+    assert!(!patches.is_empty(), "there are no mutants");
     let missed: Vec<String> = patches.iter().filter_map(|patch| missed(&copy, patch)).collect();
     assert!(missed.is_empty(), "not found: {}", missed.join("\n"));
 }
 
 #[test]
-fn every_planted_bug_fits_the_source() {
+fn every_mutant_applies_to_the_source() {
     let patches = entries(&root().join("tests/simulation/planted"));
     for name in patches {
         let tried = apply(&name, root(), &["--dry-run"]);
@@ -37,23 +37,24 @@ fn every_planted_bug_fits_the_source() {
     }
 }
 
-/// Plants a bug in the copy; what the copy says when it doesn't find it. Its name begins with the invariant that it breaks.
+/// Runs the copy with one mutant. Returns the output if the mutant was not found, else None. The file name of a mutant
+/// begins with the invariant that it violates.
 fn missed(copy: &Path, patch: &Path) -> Option<String> {
     let name = patch.file_stem().expect("a name").to_string_lossy().into_owned();
-    let (breaks, _) = name.split_once('-').expect("I1-what-it-does.patch");
-    fs::create_dir_all(copy).expect("a folder for the copy");
+    let (breaks, _) = name.split_once('-').expect("a name like I1-description.patch");
+    fs::create_dir_all(copy).expect("the directory of the copy can be created");
     PARTS.iter().for_each(|part| renew(&root().join(part), &copy.join(part)));
     let applied = apply(patch, copy, &[]);
     assert!(applied.status.success(), "{name}: {}", String::from_utf8_lossy(&applied.stdout));
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--locked", "--test", "simulation", "a_seed_breaks", "--", "--ignored", "--nocapture"]);
-    // What is built for a few seconds of running isn't worth being optimised.
+    cargo.args(["test", "--locked", "--workspace", "--test", "simulation", "a_seed_violates_the_invariant", "--", "--ignored", "--nocapture"]);
+    // The build runs for a few seconds only, so it is not optimized.
     cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_TARGET_DIR", root().join("target"));
     let output = cargo.env(BREAKS, breaks).current_dir(copy).output().expect("cargo");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    told.lines().filter(|line| line.starts_with("seed ")).for_each(|line| println!("{name}: {line}"));
-    let found = output.status.success() && told.contains("\nseed ");
-    (!found).then(|| format!("{name}:\n{told}{}", String::from_utf8_lossy(&output.stderr)))
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    stdout.lines().filter(|line| line.starts_with("seed ")).for_each(|line| println!("{name}: {line}"));
+    let found = output.status.success() && stdout.contains("\nseed ");
+    (!found).then(|| format!("{name}:\n{stdout}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 fn apply(bug: &Path, to: &Path, flags: &[&str]) -> Output {
@@ -62,23 +63,23 @@ fn apply(bug: &Path, to: &Path, flags: &[&str]) -> Output {
     patch.current_dir(to).output().expect("patch")
 }
 
-/// What the copy does.
+/// Runs in the copy: finds a seed that violates the invariant of the mutant.
 #[test]
-#[ignore = "fails where no bug is planted"]
-fn a_seed_breaks() {
+#[ignore = "fails unless the source is a mutant"]
+fn a_seed_violates_the_invariant() {
     let breaks = std::env::var(BREAKS).expect(BREAKS);
     let broken = seeds::first(0..SEEDS, |report| {
         let found = report.found.iter().find(|found| found.breach.invariant.to_string() == breaks);
         found.map(|found| found.breach.to_string())
     });
-    let (seed, breach) = broken.unwrap_or_else(|| panic!("{SEEDS} seeds don't break {breaks}"));
+    let (seed, breach) = broken.unwrap_or_else(|| panic!("no violation of {breaks} in {SEEDS} seeds"));
     println!("\nseed {seed} finds it: {breach}");
 }
 
-/// Makes a file or folder what the source is, leaving alone what is the same, so that little is built anew.
+/// Copies a file or directory. Files with equal content are not rewritten, so that little is rebuilt.
 fn renew(from: &Path, to: &Path) {
     if from.is_dir() {
-        fs::create_dir_all(to).expect("a folder of the copy");
+        fs::create_dir_all(to).expect("a directory of the copy can be created");
         for gone in entries(to).iter().filter(|entry| !from.join(entry.file_name().expect("a name")).exists()) {
             if gone.is_dir() { fs::remove_dir_all(gone) } else { fs::remove_file(gone) }.expect("it can be removed");
         }

@@ -1,4 +1,4 @@
-//! Runs a case from its beginning to its end.
+//! Runs one case from start to end.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -26,50 +26,50 @@ use crate::transport::reliable;
 use crate::world::Shared;
 use sluice_testkit::invariants::{Breach, Invariant};
 
-/// All is quiet when nothing has changed for so long: longer than Sluice ever waits before it tries something again.
+/// Time without a change after which the system counts as quiescent: longer than any retry interval of Sluice.
 const QUIET: Duration = Duration::from_secs(75);
-/// People go on when nothing has changed for so long.
+/// Time without a change after which the script continues.
 const LULL: Duration = Duration::from_secs(15);
-/// What hasn't come after so long never will.
+/// Time after which something expected counts as never happening.
 const PATIENCE: Duration = Duration::from_secs(10 * 60);
 
-/// What came of a case.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// What must not have been.
+    /// Violations of invariants.
     pub found: Vec<Found>,
-    /// Tells histories apart.
+    /// Hash of all requests and responses; equal only for equal histories.
     pub fingerprint: u64,
-    /// What went wrong, so that it can be listed.
+    /// The injected faults, for replay in a case that lists them.
     pub trouble: Trouble,
-    /// Through which histories it went.
+    /// Histories that occurred.
     pub coverage: Coverage,
-    /// The states that upgrades in steps went through.
+    /// Capacity and traffic states of incremental upgrades.
     pub course: Vec<Position>,
-    /// How many objects of each kind there are in the end, but for Events.
+    /// Number of objects of each kind at the end, without Events.
     pub left: BTreeMap<String, usize>,
-    /// How many requests Sluice made.
+    /// Number of requests that Sluice sent.
     pub requests: u64,
-    /// The numbers of those that wrote, while something could go wrong.
+    /// Request numbers of the writes sent while faults were injected.
     pub writes: Vec<u64>,
-    /// How long it took there.
+    /// Virtual duration of the run.
     pub lasted: Duration,
-    /// What was said over the wire, when that was wanted.
+    /// Readable log of the wire. Empty unless requested.
     pub text: String,
 }
 
-/// Runs a case; `readable` keeps what was said over the wire, for a person to read.
+/// Runs a case. `readable` keeps a readable log of the wire.
 ///
 /// # Panics
-/// When the simulation itself does, and it says with which seed. What panics in a task of Sluice is in the report.
+/// When the simulation itself panics; the message has the seed. Panics in tasks of Sluice are in the report.
 pub fn run(case: &Case, readable: bool) -> Report {
-    // kube-rs draws the jitter of its pauses from here.
+    // kube-rs draws its backoff jitter from this generator.
     fastrand::seed(case.seed);
     panics::forget();
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
-    let played = AssertUnwindSafe(|| runtime.block_on(async { Run::new(case, readable).play(case).await }));
-    let mut report = std::panic::catch_unwind(played).unwrap_or_else(|_| panic!("in seed {}", case.seed));
+    let body = AssertUnwindSafe(|| runtime.block_on(async { Run::new(case, readable).play(case).await }));
+    let mut report = std::panic::catch_unwind(body).unwrap_or_else(|_| panic!("in seed {}", case.seed));
     let at = Timestamp::UNIX_EPOCH;
     let panicked = panics::seen().into_iter().map(|what| Found { at, breach: Breach::of(Invariant::Restart, what) });
     report.found.extend(panicked);
@@ -108,11 +108,11 @@ impl Run {
         self.report()
     }
 
-    /// What people do, and what has to come of it in the end.
+    /// Executes the script, stops the faults, and checks the final state.
     async fn script(&self, case: &Case) {
         let (client, place) = (reliable(&self.machine.world), Place::new("team"));
         let people = Performer::new(&client, &place);
-        people.set_up(&case.script.scene).await.expect("the scene is set");
+        people.set_up(&case.script.scene).await.expect("the setup is accepted");
         for step in &case.script.steps {
             match step.after {
                 Pause::Rest => drop(self.rest(LULL).await),
@@ -122,11 +122,11 @@ impl Run {
         }
         self.machine.faults.lock().expect("one thread").calm();
         self.machine.world.with(|world| world.cluster.heal(self.machine.world.time.now()));
-        self.quiet_and_right("when nothing goes wrong any more").await;
+        self.quiet_and_right("after the last fault").await;
         for act in case.script.unblock() {
             self.act(&people, &act).await;
         }
-        self.quiet_and_right("when there is enough for all").await;
+        self.quiet_and_right("with quota for every request").await;
         self.as_asked_for(case, &place);
         self.restart_changes_nothing().await;
     }
@@ -135,23 +135,23 @@ impl Run {
         self.remark(&format!("{act:?}"));
         match tokio::time::timeout(PATIENCE, people.perform(act)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => self.remark(&format!("which failed: {error}")),
+            Ok(Err(error)) => self.remark(&format!("action failed: {error}")),
             Err(_) => {
-                let what = format!("{act:?} can't be done: what it waits for hasn't come in {PATIENCE:?}");
+                let what = format!("{act:?} did not finish within {PATIENCE:?}");
                 self.breach(Breach::of(Invariant::Liveness, what));
             }
         }
     }
 
-    /// Waits until nothing has changed for so long; whether that ever was.
+    /// Waits until nothing has changed for `quiet`. Returns false if that takes longer than `PATIENCE`.
     async fn rest(&self, quiet: Duration) -> bool {
-        let begun = self.machine.world.time.elapsed();
+        let started = self.machine.world.time.elapsed();
         loop {
             let quiet_at = self.machine.world.changed_at() + quiet;
             if quiet_at <= self.machine.world.time.now() {
                 return true;
             }
-            if self.machine.world.time.elapsed() > begun + PATIENCE {
+            if self.machine.world.time.elapsed() > started + PATIENCE {
                 return false;
             }
             tokio::time::sleep_until(self.machine.world.time.instant(quiet_at)).await;
@@ -161,15 +161,15 @@ impl Run {
     async fn quiet_and_right(&self, when: &str) {
         if !self.rest(QUIET).await {
             let minutes = PATIENCE.as_secs() / 60;
-            return self.breach(Breach::of(Invariant::Liveness, format!("no rest within {minutes} minutes, {when}")));
+            return self.breach(Breach::of(Invariant::Liveness, format!("not quiescent within {minutes} minutes, {when}")));
         }
-        self.remark(&format!("at rest, {when}"));
+        self.remark(&format!("quiescent, {when}"));
         for breach in self.machine.world.with(|world| ending::breaches(world)) {
             self.breach(Breach { what: format!("{}, {when}", breach.what), ..breach });
         }
     }
 
-    /// The end is the one that was asked for, whatever happened on the way.
+    /// Checks that the final state is the desired one.
     fn as_asked_for(&self, case: &Case, place: &Place) {
         let unmet = self.machine.world.with(|world| {
             let kinds = ["RayService", "RayCluster", "Workload", "Pod", "Service"];
@@ -178,7 +178,7 @@ impl Run {
         unmet.into_iter().for_each(|what| self.breach(Breach::of(Invariant::Restart, what)));
     }
 
-    /// A process that starts at rest finds nothing to do.
+    /// Checks that a process that starts in a quiescent system changes nothing.
     async fn restart_changes_nothing(&self) {
         let before = self.machine.world.changed_at();
         self.machine.plug.pull();
@@ -186,7 +186,7 @@ impl Run {
         self.rest(LULL).await;
         let changed = self.machine.world.with(|world| world.changed_since(before));
         if !changed.is_empty() {
-            let what = format!("a fresh process changed {}, where all was at rest", changed.join(", "));
+            let what = format!("a restarted process changed {} in a quiescent system", changed.join(", "));
             self.breach(Breach::of(Invariant::Restart, what));
         }
     }

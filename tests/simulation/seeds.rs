@@ -1,4 +1,4 @@
-//! Runs many seeds, on every core, and tells what came of them.
+//! Runs many seeds on all cores and summarizes the results.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,20 +13,20 @@ use crate::coverage::History;
 use crate::run::{Report, run};
 use crate::shrink::shrunk;
 
-/// After so many failures the rest isn't run.
+/// Number of failures after which the remaining seeds are skipped.
 const ENOUGH: usize = 3;
 
-/// What came of many seeds.
+/// Results of many seeds.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// How many were run.
+    /// Number of seeds run.
     pub seeds: u64,
-    /// How many upgrades went through in them.
+    /// Number of completed upgrades.
     pub upgrades: usize,
     requests: u64,
     virtual_time: Duration,
     histories: BTreeMap<History, u64>,
-    /// Those that failed, with what they broke first.
+    /// Failed seeds and their reports.
     pub failed: Vec<(u64, Report)>,
 }
 
@@ -44,20 +44,20 @@ impl Summary {
         }
     }
 
-    /// Histories that happened in too few of the seeds for a clean run to say much of them.
+    /// Returns the histories that occurred in less than 1% of the seeds: too few for a clean run to prove much.
     pub fn rare(&self) -> Vec<String> {
         let seldom = |history: &History| self.histories.get(history).is_none_or(|seeds| seeds * 100 < self.seeds);
         let wanted = History::wanted().into_iter().chain(self.histories.keys().cloned());
         wanted.filter(seldom).map(|history| history.to_string()).collect()
     }
 
-    /// What a person reads.
+    /// Returns a readable summary of a run that took `took`.
     pub fn table(&self, took: Duration) -> String {
         let mut table = String::new();
         let minutes = took.as_secs_f64() / 60.0;
         let _ = writeln!(
             table,
-            "{} seeds, {} upgrades ({:.0} a minute), {} requests, {} virtual hours in {:.0} s",
+            "{} seeds, {} upgrades ({:.0} per minute), {} requests, {} virtual hours in {:.0} s",
             self.seeds,
             self.upgrades,
             self.upgrades as f64 / minutes,
@@ -67,13 +67,13 @@ impl Summary {
         );
         for (history, seeds) in &self.histories {
             let percent = *seeds as f64 * 100.0 / self.seeds as f64;
-            let _ = writeln!(table, "{percent:6.1} %  {history}");
+            let _ = writeln!(table, "{percent:6.1}%  {history}");
         }
         table
     }
 }
 
-/// Runs seeds, until a few have broken something or all are done.
+/// Runs all seeds, or stops after `ENOUGH` failures.
 pub fn run_all(seeds: Range<u64>, case: fn(u64) -> Case) -> Summary {
     let summary = Mutex::new(Summary::default());
     on_every_core(seeds, |seed| {
@@ -87,7 +87,7 @@ pub fn run_all(seeds: Range<u64>, case: fn(u64) -> Case) -> Summary {
     summary
 }
 
-/// Runs seeds until one is as wanted; which, and in what way.
+/// Runs seeds until `is_wanted` accepts a report. Returns the seed and what `is_wanted` returned for it.
 pub fn first(seeds: Range<u64>, is_wanted: impl Fn(&Report) -> Option<String> + Sync) -> Option<(u64, String)> {
     let first = Mutex::new(None);
     on_every_core(seeds, |seed| {
@@ -99,7 +99,7 @@ pub fn first(seeds: Range<u64>, is_wanted: impl Fn(&Report) -> Option<String> + 
     first.into_inner().expect("no thread has panicked")
 }
 
-/// Does something with each seed in turn, until it says that this is enough.
+/// Calls `go_on` with each seed, on all cores, until it returns false.
 pub fn on_every_core(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
     let next = AtomicU64::new(seeds.start);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -117,26 +117,27 @@ pub fn on_every_core(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
     });
 }
 
-/// Says what a seed broke, and leaves the case and its history, made short, in files.
+/// Shrinks a failed case, writes the case and its history to files, and returns a description of
+/// the violation. Empty if the report has none.
 pub fn told(case: &Case, report: &Report) -> String {
     let seed = case.seed;
     let Some(first) = report.found.first() else { return String::new() };
-    println!("seed {seed} broke {}; it is being made short", first.breach);
-    let begun = Instant::now();
-    let short = shrunk(case, first.breach.invariant);
-    let again = run(&short, true);
+    println!("seed {seed} violates {}; shrinking", first.breach);
+    let started = Instant::now();
+    let shrunk_case = shrunk(case, first.breach.invariant);
+    let replay = run(&shrunk_case, true);
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("simulation");
     let file = folder.join(format!("seed-{seed}.yaml"));
-    std::fs::create_dir_all(&folder).expect("a folder for what failed");
-    let yaml = serde_saphyr::to_string(&short).expect("a case is plain data");
-    std::fs::write(&file, &yaml).expect("a file for the case");
-    std::fs::write(file.with_extension("trace"), &again.text).expect("a file for the history");
+    std::fs::create_dir_all(&folder).expect("the failure directory can be created");
+    let yaml = serde_saphyr::to_string(&shrunk_case).expect("a case is plain data");
+    std::fs::write(&file, &yaml).expect("the case can be written");
+    std::fs::write(file.with_extension("trace"), &replay.text).expect("the history can be written");
     let list = |report: &Report| report.found.iter().map(|found| format!("  {found}\n")).collect::<String>();
     format!(
-        "seed {seed} broke\n{}made short in {:.0} s, it breaks\n{}{} and .trace:\n{yaml}",
+        "seed {seed} violates\n{}shrunk in {:.0} s, it violates\n{}{} and .trace:\n{yaml}",
         list(report),
-        begun.elapsed().as_secs_f64(),
-        list(&again),
+        started.elapsed().as_secs_f64(),
+        list(&replay),
         file.display(),
     )
 }

@@ -1,4 +1,4 @@
-//! Makes a failure short: leaves out whatever it happens without.
+//! Shrinks a failing case by removing what the failure does not need.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -7,10 +7,10 @@ use crate::case::{Case, Trouble};
 use crate::run::run;
 use sluice_testkit::invariants::Invariant;
 
-/// As many shorter cases are tried.
+/// Maximum number of shorter cases to try.
 const TRIES: usize = 600;
 
-/// A case that breaks the same invariant with less: fewer steps, fewer faults, kinder fates.
+/// Returns a shorter case that violates the same invariant with fewer script steps and fewer faults.
 pub fn shrunk(case: &Case, invariant: Invariant) -> Case {
     let mut shrinking = Shrinking { invariant, tries: TRIES };
     let mut short = case.clone();
@@ -37,7 +37,7 @@ struct Shrinking {
 }
 
 impl Shrinking {
-    /// Leaves out half of something, then quarters, down to one at a time, wherever the failure stays.
+    /// Removes elements in chunks of half, then a quarter, down to one, as long as the failure stays.
     fn without(
         &mut self,
         mut case: Case,

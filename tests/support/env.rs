@@ -1,4 +1,4 @@
-//! A real control plane of a test's own, and managers in it.
+//! Starts a real control plane for one test, and managers against it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,32 +15,34 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-/// The identity that `config/rbac` gives to Sluice.
+/// Namespace of the service account defined in `config/rbac`.
 const NAMESPACE: &str = "sluice-system";
+/// Service account defined in `config/rbac`, which managers run as.
 const SERVICE_ACCOUNT: &str = "sluice";
 
-/// What a manager doesn't serve unless a test asks for it: their ports could be taken.
+/// Flags that disable a manager's listeners unless a test sets them: their ports could be in use.
 const OFF: [&str; 3] = ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--webhook-bind-address=0"];
 
-/// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, nodes that only pretend, and stand-ins for
-/// Ray dashboards; with the Gateway API and everything from `config/` installed except for the Deployment. It ends with this value.
+/// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, fake nodes and fake
+/// Ray dashboards, with the Gateway API and everything from `config/` installed except the Deployment.
+/// Dropping the value stops it.
 pub struct TestEnv {
-    /// Ends the control plane when it is dropped: its standard input closes.
+    /// Stops the control plane when dropped, because its standard input closes.
     _process: Option<Child>,
-    /// Where logs and kubeconfigs are.
+    /// Directory of the logs and kubeconfigs.
     pub dir: PathBuf,
-    /// The kubeconfig of an administrator.
+    /// Kubeconfig of an administrator.
     pub kubeconfig: PathBuf,
-    /// The same, by way of the proxy that answers for the dashboards.
+    /// Kubeconfig of an administrator, through the proxy that serves the fake Ray dashboards.
     pub proxied_kubeconfig: PathBuf,
-    /// Where the dashboards are steered.
+    /// URL of the API that controls the fake Ray dashboards.
     pub steer: String,
-    /// A client with an administrator's rights.
+    /// Client with administrator rights.
     pub client: Client,
     manager_kubeconfig: PathBuf,
 }
 
-/// What the control plane prints once it is ready.
+/// The JSON line that the control plane prints once it is ready.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Started {
@@ -50,26 +52,27 @@ struct Started {
 }
 
 impl TestEnv {
-    /// Starts a control plane in a temporary folder.
+    /// Starts a control plane in a temporary directory.
     pub async fn start() -> Self {
         Self::start_in(temporary(), false).await
     }
 
-    /// Starts a control plane that has no nodes, and whose dashboards are those of its pods.
+    /// Starts a control plane without nodes or fake Ray dashboards: the dashboards are those of the pods.
     pub async fn start_bare() -> Self {
         let env = Self::start_with(temporary(), false, &["--nodes=0"]).await;
         env.write_manager_kubeconfig(&env.kubeconfig).await;
         env
     }
 
-    /// Starts a control plane in `dir`; with `keep`, it outlives this process.
+    /// Starts a control plane in `dir`. With `keep`, it outlives this process.
     pub async fn start_in(dir: PathBuf, keep: bool) -> Self {
         Self::start_with(dir, keep, &[]).await
     }
 
-    /// Starts a control plane in `dir` with flags of `testenv`; with `keep`, it outlives this process.
+    /// Starts a control plane in `dir` with additional `testenv` flags. With `keep`, it outlives this
+    /// process.
     pub async fn start_with(dir: PathBuf, keep: bool, flags: &[&str]) -> Self {
-        std::fs::create_dir_all(&dir).expect("a folder for the control plane");
+        std::fs::create_dir_all(&dir).expect("a directory for the control plane");
         let mut command = Command::new(program());
         command.arg(if keep { "start" } else { "run" }).arg("--dir").arg(&dir);
         for crds in [repository().join("config/crd"), cache().join("gateway-crds")] {
@@ -82,7 +85,7 @@ impl TestEnv {
             .spawn()
             .unwrap_or_else(|error| panic!("starting {} (make testenv builds it): {error}", program().display()));
         let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
-        let line = lines.next_line().await.expect("its output").expect("the control plane says that it is ready");
+        let line = lines.next_line().await.expect("its output").expect("the control plane reports that it is ready");
         let started: Started = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
         let client = client_of(&started.admin_kubeconfig).await;
         let process = if keep {
@@ -107,12 +110,12 @@ impl TestEnv {
         env
     }
 
-    /// Starts a manager, with the rights that `config/rbac` gives it and no others.
+    /// Starts a manager with exactly the permissions of `config/rbac`.
     pub async fn manager(&self) -> Manager {
         self.manager_with(&[]).await
     }
 
-    /// Starts a manager with flags.
+    /// Starts a manager with additional flags.
     pub async fn manager_with(&self, flags: &[&str]) -> Manager {
         let log = self.dir.join(format!("sluice-{}.log", unique()));
         let file = std::fs::File::create(&log).expect("a log file");
@@ -135,19 +138,20 @@ impl TestEnv {
         Manager { process, log }
     }
 
-    /// Replays the decision log in `file` with `sluice replay`; returns the rows of the table that it prints.
+    /// Replays the decision log in `file` with `sluice replay`. Returns the printed table as counts by row
+    /// name.
     ///
     /// # Panics
-    /// When it can't be read, or a decision differs.
+    /// Panics if the log cannot be read or a decision differs.
     pub async fn replay(&self, file: &Path) -> BTreeMap<String, usize> {
         let output = Command::new(sluice()).arg("replay").arg(file).output().await.expect("a replay");
-        let (told, problem) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{}\n{told}{problem}", output.status);
-        let rows = told.lines().filter_map(|row| row.rsplit_once(' '));
-        rows.map(|(what, count)| (what.trim().to_owned(), count.parse().expect("a number"))).collect()
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{}\n{stdout}{stderr}", output.status);
+        let rows = stdout.lines().filter_map(|row| row.rsplit_once(' '));
+        rows.map(|(name, count)| (name.trim().to_owned(), count.parse().expect("a number"))).collect()
     }
 
-    /// Applies all that a kustomization in `config/` lists, as files are.
+    /// Applies the files that a kustomization in `config/` lists as resources, without transformations.
     pub async fn apply_kustomization(&self, folder: &str) {
         #[derive(Deserialize)]
         struct Kustomization {
@@ -167,7 +171,7 @@ impl TestEnv {
         self.apply(&text).await.unwrap_or_else(|error| panic!("applying {}: {error}", path.display()));
     }
 
-    /// Applies every document of a YAML text, as `kubectl apply --server-side` would.
+    /// Applies every document of a YAML text, like `kubectl apply --server-side`.
     pub async fn apply(&self, text: &str) -> Result<(), kube::Error> {
         for document in documents(text) {
             let types = document.types.clone().expect("apiVersion and kind");
@@ -190,7 +194,7 @@ impl TestEnv {
         Ok(())
     }
 
-    /// Makes a kubeconfig for the service account of Sluice, which leads where `like` does.
+    /// Writes a kubeconfig for Sluice's service account with the same API server as `like`.
     async fn write_manager_kubeconfig(&self, like: &Path) {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), NAMESPACE);
         let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
@@ -209,7 +213,7 @@ impl TestEnv {
         std::fs::write(&self.manager_kubeconfig, kubeconfig.to_string()).expect("a kubeconfig for the manager");
     }
 
-    /// A client that may do everything, under the name of a service account.
+    /// Returns a client that impersonates a service account with administrator rights.
     pub async fn client_as(&self, account: &str) -> Client {
         let mut read = Kubeconfig::read_from(&self.kubeconfig).expect("the administrator's kubeconfig");
         for user in read.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
@@ -221,7 +225,7 @@ impl TestEnv {
         Client::try_from(config).expect("a client")
     }
 
-    /// A client with the manager's own rights.
+    /// Returns a client with the manager's permissions.
     pub async fn manager_client(&self) -> Client {
         client_of(&self.manager_kubeconfig).await
     }
@@ -229,57 +233,58 @@ impl TestEnv {
 
 impl Drop for TestEnv {
     fn drop(&mut self) {
-        // Logs stay when a test fails, so that one can see why.
+        // Keep the logs of a failed test.
         if self._process.is_some() && !std::thread::panicking() {
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
 }
 
-/// A running `sluice manager`. It is killed with this value.
+/// A running `sluice manager`. Dropping the value kills it.
 pub struct Manager {
     process: Child,
-    /// Where it logs.
+    /// Path of its log file.
     pub log: PathBuf,
 }
 
 impl Manager {
-    /// Kills it, as a machine that fails does.
+    /// Kills the manager with SIGKILL, as when its node fails.
     pub async fn kill(mut self) {
         self.process.kill().await.expect("the manager can be killed");
     }
 
-    /// Waits until it ends by itself, and returns what it logged.
+    /// Waits until the manager exits by itself. Returns its exit status and log.
     ///
     /// # Panics
-    /// When it hasn't ended in a minute.
+    /// Panics if it has not exited within one minute.
     pub async fn ended(mut self) -> (ExitStatus, String) {
         let status = tokio::time::timeout(Duration::from_secs(60), self.process.wait()).await;
-        let status = status.expect("the manager ends by itself").expect("its exit status");
+        let status = status.expect("the manager exits by itself").expect("its exit status");
         (status, std::fs::read_to_string(&self.log).expect("its log"))
     }
 
-    /// Tells it to stop, as a node that is drained does, and waits until it has.
+    /// Sends SIGTERM, as when a node is drained, and waits until the manager exits.
     pub async fn terminate(mut self) -> ExitStatus {
         let id = self.process.id().expect("a manager that runs").to_string();
-        let told = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill");
-        assert!(told.success(), "the manager can be told");
+        let sent = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill");
+        assert!(sent.success(), "SIGTERM is delivered");
         self.process.wait().await.expect("the manager ends")
     }
 
-    /// Lets it run on without us; its process id is in `manager.pid` beside its log.
+    /// Detaches the manager from this process. Its process id is written to `manager.pid` next to its log.
     pub fn detach(self) {
         let id = self.process.id().expect("a manager that runs");
         std::fs::write(self.log.with_file_name("manager.pid"), id.to_string()).expect("a file for the process id");
-        // It would be killed with this value.
+        // Dropping the value would kill the manager.
         std::mem::forget(self);
     }
 }
 
-/// Waits until `found` finds something.
+/// Polls `found` until it returns a value.
 ///
 /// # Panics
-/// When it finds nothing for two minutes: the limit is for what never comes, not for what is slow.
+/// Panics after two minutes. The timeout is generous: it is meant for conditions that never become true,
+/// not for slow ones.
 pub async fn eventually<T, F, Fut>(what: &str, mut found: F) -> T
 where
     F: FnMut() -> Fut,
@@ -292,10 +297,10 @@ where
     .await
 }
 
-/// Waits until `found` finds something; until then it tells what there is instead.
+/// Polls `found` until it returns a value. Its error describes the current state.
 ///
 /// # Panics
-/// As [`eventually`], with what there was instead at the end.
+/// Panics after two minutes, like [`eventually`], with the last error.
 pub async fn eventually_or_tell<T, F, Fut>(what: &str, found: F) -> T
 where
     F: FnMut() -> Fut,
@@ -304,10 +309,10 @@ where
     within(Duration::from_secs(120), what, found).await
 }
 
-/// Waits until `found` finds something, for as long as what it waits for may take.
+/// Polls `found` until it returns a value, for at most `patience`.
 ///
 /// # Panics
-/// When it finds nothing until then, with what there was instead at the end.
+/// Panics after the timeout, with the last error.
 pub async fn within<T, F, Fut>(patience: Duration, what: &str, mut found: F) -> T
 where
     F: FnMut() -> Fut,
@@ -317,7 +322,7 @@ where
     loop {
         match found().await {
             Ok(value) => return value,
-            Err(instead) => assert!(tokio::time::Instant::now() < end, "waited in vain: {what} {instead}"),
+            Err(instead) => assert!(tokio::time::Instant::now() < end, "timed out waiting: {what} {instead}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -350,12 +355,12 @@ fn temporary() -> PathBuf {
     std::env::temp_dir().join(format!("sluice-test-{}-{}", std::process::id(), unique()))
 }
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/support lies two folders down")
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/support is two levels below the root")
 }
 
-/// Where `make testenv` puts what it builds.
+/// Returns the directory into which `make testenv` builds its programs.
 pub fn cache() -> PathBuf {
     std::env::var_os("SLUICE_CACHE").map_or_else(|| repository().join(".cache"), PathBuf::from)
 }
@@ -364,9 +369,9 @@ fn program() -> PathBuf {
     cache().join("bin/testenv")
 }
 
-/// The sluice that is tested: the one that was built with the tests, beside which they lie.
+/// Returns the path of the `sluice` binary under test, which cargo builds next to the test binaries.
 pub fn sluice() -> PathBuf {
-    let own = std::env::current_exe().expect("our own path");
+    let own = std::env::current_exe().expect("the path of the test binary");
     let profile = own.ancestors().find(|folder| folder.join("sluice").is_file());
     profile.expect("target/PROFILE/sluice (cargo builds it with the tests)").join("sluice")
 }

@@ -1,4 +1,4 @@
-//! Who lets requests in. Nobody does that in the test environment by itself: here its part is played, without any request.
+//! A fake Gateway controller: writes the statuses that a real one would, without routing any request.
 
 use std::collections::BTreeMap;
 
@@ -22,22 +22,22 @@ use super::TestEnv;
 use super::history::{Change, Object};
 use super::objects::{NAMESPACE, SERVICE, SERVICE_SAMPLE};
 
-/// The class of Gateways of the scenarios.
+/// Name of the GatewayClass of the tests.
 pub const CLASS: &str = "front";
-/// How the controller that is played here calls itself.
+/// Controller name of the fake.
 const CONTROLLER: &str = "sluice.dev/played";
 
-/// How an upgrade goes in steps.
+/// Options of an incremental upgrade.
 #[derive(Debug, Clone, Copy)]
 pub struct Steps {
-    /// How much capacity there may be above 100 percent, in percent.
+    /// Maximum capacity above 100%, in percent.
     pub surge: u8,
-    /// How much traffic moves in a step, in percent.
+    /// Traffic moved in each step, in percent.
     pub step: u8,
 }
 
-/// The sample's service with four workers, and a replica of Serve on each; upgraded in steps, a second apart. It takes 2500m CPU and
-/// 5 GiB.
+/// Returns the sample RayService with four workers and one Serve replica on each, upgraded incrementally with
+/// one second between steps. It requests 2500m CPU and 5 GiB.
 pub fn service_in_steps(Steps { surge, step }: Steps) -> Value {
     let mut service: Value = serde_saphyr::from_str(SERVICE_SAMPLE).expect("YAML");
     let spec = &mut service["spec"];
@@ -53,7 +53,7 @@ pub fn service_in_steps(Steps { surge, step }: Steps) -> Value {
     service
 }
 
-/// The class of Gateways, and the controller that takes care of them.
+/// Returns the GatewayClass with this controller.
 pub fn gateway_class(controller: &str) -> Value {
     json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": CLASS},
@@ -61,14 +61,14 @@ pub fn gateway_class(controller: &str) -> Value {
     })
 }
 
-/// The shares of a route's requests, in percent, by the cluster that gets them.
+/// Returns the weight of each cluster in an HTTPRoute, in percent.
 pub fn weights(route: &HTTPRoute) -> BTreeMap<String, i32> {
     let backends = route.spec.rules.iter().flat_map(|rule| &rule.backend_refs);
     let cluster = |name: &str| name.trim_end_matches("-serve-svc").to_owned();
     backends.map(|backend| (cluster(&backend.name), backend.weight.unwrap_or(1))).collect()
 }
 
-/// Where the service stood in the course of an upgrade, each place once.
+/// Returns the rollout positions of the RayService in a history, without consecutive duplicates.
 pub fn course(history: &[Change]) -> Vec<String> {
     let services = history.iter().filter_map(|change| match &change.object {
         Object::RayService(service) if !change.gone => Some(service),
@@ -79,7 +79,8 @@ pub fn course(history: &[Change]) -> Vec<String> {
     course
 }
 
-/// Where an upgrade stands: how much capacity and how much traffic the active and the pending cluster have, in percent.
+/// Formats the rollout position of a RayService: `CAPACITY/TRAFFIC` of the active and of the pending cluster,
+/// in percent, or `-` for a cluster without them. `None` if both have none.
 pub fn position(service: &RayService) -> Option<String> {
     let status = service.status.as_ref()?;
     let side = |entry: &Option<RayServiceStatus>| {
@@ -97,7 +98,7 @@ impl TestEnv {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// The shares of the requests, in percent, by the cluster that gets them.
+    /// Returns the weight of each cluster in the service's HTTPRoute, in percent.
     pub async fn weights(&self) -> BTreeMap<String, i32> {
         let route = self.http_routes().get_opt(&format!("{SERVICE}-httproute")).await.expect("the route");
         route.as_ref().map(weights).unwrap_or_default()
@@ -119,7 +120,7 @@ impl PlayedGateways {
     }
 }
 
-/// Looks at everything anew whenever something has changed: there is little of it.
+/// Updates the statuses of all objects after every change. There are few of them.
 async fn play(client: Client) {
     let mut changes = select_all([
         changes_of(Api::<GatewayClass>::all(client.clone())),
@@ -156,7 +157,7 @@ async fn say_of_all(client: &Client) {
     }
     for route in Api::<HTTPRoute>::all(client.clone()).list(&all).await.expect("the routes") {
         let backends = weights(&route);
-        let is_there = |cluster: &String| services.iter().any(|of| of.name_any() == format!("{cluster}-serve-svc"));
+        let is_there = |cluster: &String| services.iter().any(|service| service.name_any() == format!("{cluster}-serve-svc"));
         let resolved = backends.keys().all(is_there);
         let known = route.status.as_ref().and_then(|status| status.parents.first());
         let known = known.map(|parent| parent.conditions.clone()).unwrap_or_default();
@@ -175,21 +176,21 @@ fn of<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(client: &Cl
     Api::namespaced(client.clone(), &object.namespace().unwrap_or_default())
 }
 
-/// What is to be said of an object, if that is anything new.
+/// Returns the updated conditions of an object, or `None` if none has changed.
 fn conditions<K: Resource, const N: usize>(
     object: &K,
     mut conditions: Vec<Condition>,
     wanted: [(&'static str, bool); N],
 ) -> Option<Vec<Condition>> {
     let changed = wanted.map(|(type_, status)| {
-        let verdict = ConditionUpdate {
+        let update = ConditionUpdate {
             type_,
             status,
             reason: if status { type_ } else { "BackendNotFound" }.to_owned(),
             message: String::new(),
             observed_generation: object.meta().generation,
         };
-        condition::set(&mut conditions, Timestamp::now(), verdict)
+        condition::set(&mut conditions, Timestamp::now(), update)
     });
     changed.contains(&true).then_some(conditions)
 }
@@ -201,7 +202,7 @@ where
     let patch = Patch::Merge(json!({"status": status}));
     match api.patch_status(&object.name_any(), &PatchParams::default(), &patch).await {
         Ok(_) => {}
-        // It is gone meanwhile.
+        // The object was deleted in the meantime.
         Err(kube::Error::Api(error)) if error.code == 404 => {}
         Err(error) => panic!("the status of {}: {error}", object.name_any()),
     }

@@ -1,7 +1,7 @@
-//! The whole history of a control plane, in the order in which it happened.
+//! Records the complete history of a control plane in order.
 //!
-//! Every change of every object has a resource version, and those count up over all kinds. So what several watches saw can be
-//! put into one order, and replayed: after each single change, the state is exactly what it was then. Nothing is sampled.
+//! Resource versions increase over all kinds, so the events of several watches can be merged into one order
+//! and replayed: after each change, the state is exactly what it was then. Nothing is sampled.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,18 +22,18 @@ use tokio::task::JoinSet;
 /// One change of one object.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// When it happened, in the order of all changes.
+    /// Resource version, which orders the changes of all kinds.
     pub version: u64,
-    /// When it was heard of.
+    /// Time at which the watch reported it.
     pub heard: Timestamp,
-    /// The object after the change, or its last state if it is gone.
+    /// The object after the change, or its last state if it was deleted.
     pub object: Object,
-    /// Whether it is gone.
+    /// True if the object was deleted.
     pub gone: bool,
 }
 
-/// An object of a kind that is recorded.
-#[allow(clippy::large_enum_variant, reason = "there are a few thousand of them, in a test")]
+/// An object of a recorded kind.
+#[allow(clippy::large_enum_variant, reason = "tests hold a few thousand of them")]
 #[derive(Debug, Clone)]
 pub enum Object {
     /// A ClusterQueue.
@@ -54,7 +54,7 @@ pub enum Object {
     HTTPRoute(HTTPRoute),
 }
 
-/// Everything as it was after some change.
+/// All recorded objects at one point of the history.
 #[derive(Debug, Default, Clone)]
 pub struct State {
     /// ClusterQueues by `NAMESPACE/NAME`.
@@ -76,7 +76,7 @@ pub struct State {
 }
 
 impl State {
-    /// Makes a change.
+    /// Applies a change.
     pub fn apply(&mut self, change: &Change) {
         match &change.object {
             Object::ClusterQueue(object) => put(&mut self.cluster_queues, object, change.gone),
@@ -100,7 +100,7 @@ fn put<K: Resource + Clone>(map: &mut BTreeMap<String, K>, object: &K, gone: boo
     }
 }
 
-/// Records everything from its start on.
+/// Records every change from its start on.
 pub struct Recorder {
     client: Client,
     changes: Arc<Mutex<Vec<Change>>>,
@@ -109,7 +109,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts recording. Each change is also sent to `live`, as it comes in: nearly in order.
+    /// Starts recording. Each change is also sent to `live` as it arrives, nearly in order.
     pub async fn start(client: Client, live: Option<mpsc::UnboundedSender<Change>>) -> Self {
         let changes = Arc::new(Mutex::new(Vec::new()));
         let hole = Arc::new(Mutex::new(None));
@@ -130,10 +130,10 @@ impl Recorder {
         Self { client, changes, hole, _watches: watches }
     }
 
-    /// Everything that has happened so far.
+    /// Returns all changes so far, in order.
     ///
     /// # Panics
-    /// When a watch lost its place: the history would have a hole.
+    /// Panics if a watch was interrupted, because the history would have a gap.
     pub async fn history(&self) -> Vec<Change> {
         self.catch_up::<ClusterQueue>().await;
         self.catch_up::<Cohort>().await;
@@ -143,14 +143,14 @@ impl Recorder {
         self.catch_up::<Pod>().await;
         self.catch_up::<HTTPRoute>().await;
         if let Some(hole) = &*self.hole.lock().expect("the recorder") {
-            panic!("the history has a hole: {hole}");
+            panic!("the history has a gap: {hole}");
         }
         let mut changes = self.changes.lock().expect("the recorder").clone();
         changes.sort_by_key(|change| change.version);
         changes
     }
 
-    /// Waits until every object that exists now has been seen as it is now.
+    /// Waits until the current version of every existing object has been recorded.
     async fn catch_up<K>(&self)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
@@ -191,7 +191,7 @@ impl Tape {
                 Err(error) => *self.hole.lock().expect("the recorder") = Some(error.to_string()),
             }
             if lists > 1 {
-                *self.hole.lock().expect("the recorder") = Some(format!("{} was listed anew", K::kind(&())));
+                *self.hole.lock().expect("the recorder") = Some(format!("{} was listed again", K::kind(&())));
             }
         }
     }

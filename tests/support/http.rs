@@ -1,4 +1,4 @@
-//! Plain requests.
+//! A minimal HTTP client without retries.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -7,7 +7,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-/// Sends requests, each once.
+/// Sends each request exactly once.
 pub struct Http(Client<HttpConnector, Full<Bytes>>);
 
 impl Http {
@@ -16,7 +16,7 @@ impl Http {
         Self(Client::builder(TokioExecutor::new()).retry_canceled_requests(false).build_http())
     }
 
-    /// Sends a request; returns the status and the body of the answer, or why there is none.
+    /// Sends a request. Returns status and body of the response, or an error if there is none.
     pub async fn ask(&self, method: &str, url: &str, body: String) -> Result<(StatusCode, String), String> {
         let request = Request::builder().method(method).uri(url).body(Full::new(Bytes::from(body)));
         let answer = self.0.request(request.expect("a request")).await.map_err(|error| format!("{error:?}"))?;

@@ -1,12 +1,13 @@
-//! Another Ray operator: what KubeRay 1.7 does, as far as the gate can tell. None of our own operator's code is used.
+//! A fake of KubeRay 1.7: emulates the behavior that matters to the gate, without code of our own operator.
 //!
-//! - A RayService gets a child RayCluster made from `rayClusterConfig`, `suspend` included, with the labels of the service and
-//!   those that tie it to it. What comes to `suspend` in the service later doesn't reach a child that is there, and is no upgrade.
-//! - When the configuration changes otherwise, a second child is made; but not while there is one that is pending.
-//! - A pending child whose pods are all ready becomes the active one, and the one before it is deleted after a while.
-//! - A cluster that is not suspended gets the pods that its spec asks for, made from its templates as they are now, workers with
-//!   the init container that waits for the head. Pods that are there are never changed or made anew. A cluster that is
-//!   suspended loses its pods.
+//! - Creates a child RayCluster from `rayClusterConfig`, including `suspend`, with the labels of the
+//!   RayService and those that link the two. A later change of `suspend` in the RayService does not reach an
+//!   existing child and starts no upgrade.
+//! - Creates a second child when the configuration changes otherwise, unless one is already pending.
+//! - Promotes a pending child once all of its pods are ready, and deletes the previous one after a delay.
+//! - Creates the missing pods of an unsuspended cluster from its current templates; workers get the init
+//!   container that waits for the head. Existing pods are never changed or recreated.
+//! - Deletes the pods of a suspended cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,22 +25,22 @@ use super::objects::NAMESPACE;
 
 /// The service account of KubeRay's own manifests.
 const ACCOUNT: &str = "default:kuberay-operator";
-/// Under which hash of its service's configuration a child was made.
+/// Annotation with the configuration of the RayService that a child was created from.
 const HASH: &str = "ray.io/hash-without-replicas-and-workers-to-delete";
-/// How long a cluster that no longer serves is kept.
+/// Delay before a cluster that is no longer active is deleted.
 const LINGERS: Duration = Duration::from_secs(2);
 
-/// A running operator. It ends with this value.
+/// A running fake operator. Dropping the value stops it.
 pub struct KubeRay(JoinHandle<()>);
 
 impl KubeRay {
-    /// Starts one.
+    /// Starts the operator.
     pub async fn start(env: &TestEnv) -> Self {
         let client = env.client_as(ACCOUNT).await;
         let mut operator = Operator { client, retired: BTreeMap::new(), made: 0 };
         Self(tokio::spawn(async move {
             loop {
-                // What somebody else has changed meanwhile is seen in the next turn.
+                // Conflicts are resolved by the next iteration.
                 let _ = operator.turn().await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -55,9 +56,9 @@ impl Drop for KubeRay {
 
 struct Operator {
     client: Client,
-    /// Since when clusters no longer serve.
+    /// Time at which each cluster stopped being active or pending.
     retired: BTreeMap<String, tokio::time::Instant>,
-    /// Numbers what is made.
+    /// Number of the last created object, used as name suffix.
     made: u32,
 }
 
@@ -100,7 +101,8 @@ impl Operator {
         let mut pending = named(&status.pending_service_status);
         let hash = |name: &String| find(name).and_then(|child| child.annotations().get(HASH).cloned());
         match pending.as_ref().map(|name| (name.clone(), find(name))) {
-            // A child is named in the status before it is made: of one that is made first, a conflict would leave one too many.
+            // Name the child in the status before creating it: the other way around, a conflict would leave
+            // an extra child.
             None if active.as_ref().and_then(hash).as_ref() != Some(&goal) => {
                 pending = Some(self.name(&service.name_any()));
             }
@@ -123,7 +125,7 @@ impl Operator {
         self.tell(services, service, active, pending).await
     }
 
-    /// Shows in the status of a service which clusters it has.
+    /// Writes the active and the pending cluster into the status of a RayService.
     async fn tell(
         &self,
         services: &Api<RayService>,
@@ -135,14 +137,14 @@ impl Operator {
         let status = service.status.get_or_insert_default();
         let conditions = [("Ready", active.is_some()), ("UpgradeInProgress", active.is_some() && pending.is_some())];
         for (kind, is) in conditions {
-            let verdict = sluice_api::condition::ConditionUpdate {
+            let update = sluice_api::condition::ConditionUpdate {
                 type_: kind,
                 status: is,
                 reason: kind.to_owned(),
                 message: String::new(),
                 observed_generation: None,
             };
-            sluice_api::condition::set(&mut status.conditions, Timestamp::now(), verdict);
+            sluice_api::condition::set(&mut status.conditions, Timestamp::now(), update);
         }
         status.active_service_status.get_or_insert_default().ray_cluster_name = active;
         status.pending_service_status.get_or_insert_default().ray_cluster_name = pending;
@@ -152,7 +154,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Makes a child.
+    /// Creates a child RayCluster.
     async fn child(&self, service: &RayService, name: &str, config: Value, goal: String) -> Result<(), kube::Error> {
         let mut labels = json!({
             "ray.io/originated-from-cr-name": service.name_any(), "ray.io/originated-from-crd": "RayService",
@@ -179,7 +181,7 @@ impl Operator {
         format!("{of}-{:05}", self.made)
     }
 
-    /// Brings the pods of a cluster in line with its spec.
+    /// Reconciles the pods of a RayCluster with its spec.
     async fn cluster(&mut self, cluster: &RayCluster) -> Result<(), kube::Error> {
         if cluster.metadata.deletion_timestamp.is_some() {
             return Ok(());
@@ -250,7 +252,8 @@ impl Operator {
         Ok(self.api::<Pod>().list(&of_cluster).await?.items)
     }
 
-    /// Whether a cluster is open, and all pods that it asks for are there and ready. (That Serve runs on them is not emulated.)
+    /// Reports whether a cluster is not suspended and all of its pods exist and are ready. (Ray Serve is not
+    /// emulated.)
     async fn is_ready(&self, cluster: &RayCluster) -> Result<bool, kube::Error> {
         let workers = cluster.spec.worker_group_specs.iter().map(|group| group.replicas.unwrap_or(0));
         let wanted = 1 + usize::try_from(workers.sum::<i32>()).unwrap_or(0);

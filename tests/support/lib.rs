@@ -1,5 +1,5 @@
-//! Support for scenarios: a control plane for each test, objects that a user would apply, the recorded history, and the
-//! invariants that every change is checked against.
+//! Test support: a control plane for each test, fixtures, recorded histories, and the invariants that
+//! every change is checked against.
 
 #![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
 

@@ -1,4 +1,4 @@
-//! Requests that come in at a steady rate, whatever becomes of those before.
+//! Open-loop load: sends requests at a constant rate, regardless of the outcome of earlier ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -13,35 +13,36 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::eventually_or_tell;
 use super::http::Http;
 
-/// How long an answer may take before the request counts as failed.
+/// Timeout after which a request counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What became of one request: the version that answered, or why none did.
+/// Outcome of one request: the version of the application that answered, or an error.
 pub type Answer = Result<String, String>;
 
-/// A request that is over.
+/// A completed request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// When it was due to be sent, since the load started.
+    /// Scheduled send time, relative to the start of the load.
     pub sent: Duration,
-    /// How long it took from then on: one that is sent late counts as slow, as for whoever waits for it.
+    /// Time from the scheduled send time to the response, so that a late send counts as latency (no
+    /// coordinated omission).
     pub latency: Duration,
-    /// What became of it.
+    /// Outcome of the request.
     pub answer: Answer,
 }
 
-/// Somebody who sends requests all the time, on a thread of its own, so that no work of a test keeps it from that. It ends with this
-/// value.
+/// Sends requests continuously from a separate thread, so that the test's own work cannot delay them.
+/// Dropping the value stops it.
 pub struct Load {
     started: Instant,
     requests: Arc<Mutex<Vec<Request>>>,
-    /// Sends no more once this is dropped.
+    /// Stops the load when dropped.
     stop: oneshot::Sender<()>,
     thread: std::thread::JoinHandle<()>,
 }
 
 impl Load {
-    /// Sends so many requests a second from now on.
+    /// Starts sending `per_second` requests per second.
     pub fn start(url: String, per_second: u32) -> Self {
         let (requests, started) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
         let (stop, mut stopped) = oneshot::channel();
@@ -72,29 +73,29 @@ impl Load {
         Self { started, requests, stop, thread }
     }
 
-    /// How long it has been sending.
+    /// Returns the time since the start of the load.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// All requests that are over so far, in the order in which they were.
+    /// Returns all completed requests, in the order of completion.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("the requests").clone()
     }
 
-    /// Sends no more; returns all requests, also those that were under way.
+    /// Stops the load, waits for the requests in flight, and returns all requests.
     pub async fn stop(self) -> Vec<Request> {
         let Self { requests, stop, thread, .. } = self;
         drop(stop);
         let ended = tokio::task::spawn_blocking(move || thread.join()).await;
-        ended.expect("a thread to wait on").expect("the load ends well");
+        ended.expect("a thread to wait on").expect("the load thread does not panic");
         std::mem::take(&mut requests.lock().expect("the requests"))
     }
 
-    /// How many of the next requests each version answers.
+    /// Returns how many of the next `count` requests each version answers.
     ///
     /// # Panics
-    /// When any that was sent so far has failed.
+    /// Panics if any request so far has failed.
     pub async fn next(&self, count: usize) -> BTreeMap<String, usize> {
         let from = self.requests().len();
         let requests = eventually_or_tell("requests are answered", async || {
@@ -111,8 +112,10 @@ impl Load {
     }
 }
 
+/// Asserts that every request was answered.
+///
 /// # Panics
-/// When a request has failed.
+/// Panics if a request failed.
 pub fn assert_all_answered(requests: &[Request]) {
     let failed: Vec<&Request> = requests.iter().filter(|request| request.answer.is_err()).collect();
     assert!(
@@ -124,7 +127,7 @@ pub fn assert_all_answered(requests: &[Request]) {
     );
 }
 
-/// Sends one request; returns the version that answers.
+/// Sends one request. Returns the version that answers, or an error after the timeout.
 pub async fn version_of(http: &Http, url: &str) -> Answer {
     let answer = tokio::time::timeout(PATIENCE, http.ask("GET", url, String::new())).await;
     match answer.map_err(|_| format!("no answer in {PATIENCE:?}"))?? {

@@ -1,4 +1,4 @@
-//! The objects that scenarios apply, read and change.
+//! Fixtures of the samples, and helpers that read, change and wait for their objects.
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -12,16 +12,16 @@ use sluice_api::ray::{RayCluster, RayService, RayServiceStatus};
 
 use super::{TestEnv, eventually};
 
-/// The namespace of the scenarios.
+/// Namespace of the test objects.
 pub const NAMESPACE: &str = "default";
-/// The ClusterQueue of `config/samples/queue.yaml`: 1 CPU and 2 GiB.
+/// ClusterQueue of `config/samples/queue.yaml`, with a quota of 1 CPU and 2 GiB.
 pub const QUEUE: &str = "team-a";
-/// The RayService of `config/samples/rayservice.yaml`: it takes 1 CPU and 2 GiB.
+/// RayService of `config/samples/rayservice.yaml`, which requests 1 CPU and 2 GiB.
 pub const SERVICE: &str = "fruit";
 
-/// The head needs 500m CPU and 1 GiB, and so does each worker.
+/// Manifest of the ResourceFlavor, ClusterQueue and LocalQueue.
 pub const QUEUE_SAMPLE: &str = include_str!("../../config/samples/queue.yaml");
-/// A service with one worker.
+/// Manifest of a RayService with one worker. The head and the worker request 500m CPU and 1 GiB each.
 pub const SERVICE_SAMPLE: &str = include_str!("../../config/samples/rayservice.yaml");
 
 impl TestEnv {
@@ -55,24 +55,24 @@ impl TestEnv {
         Api::all(self.client.clone())
     }
 
-    /// Applies the samples: the queue, and the service that fills it.
+    /// Applies the samples: the queue, and the RayService that uses all of its quota.
     pub async fn apply_samples(&self) {
         self.apply(QUEUE_SAMPLE).await.expect("the queue");
         self.apply(SERVICE_SAMPLE).await.expect("the service");
     }
 
-    /// Takes the guard of the gate away, as in a cluster where it was never installed.
+    /// Deletes the binding of the policy that protects the gate, as if it was never installed.
     pub async fn delete_gate_policy(&self) {
         self.delete_policy("sluice-gate").await;
     }
 
-    /// Takes a policy away, as in a cluster where it was never installed.
+    /// Deletes the binding of an admission policy, as if it was never installed.
     pub async fn delete_policy(&self, name: &str) {
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
-        bindings.delete(name, &DeleteParams::default()).await.expect("the policy is off");
+        bindings.delete(name, &DeleteParams::default()).await.expect("the binding is deleted");
     }
 
-    /// Sets the quota of the queue.
+    /// Sets the nominal quota of the ClusterQueue.
     pub async fn set_quota(&self, cpu: &str, memory: &str) {
         let resources = json!([{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": memory}]);
         let groups = json!([{
@@ -86,7 +86,7 @@ impl TestEnv {
             .expect("the quota is set");
     }
 
-    /// Changes the Ray version of the service: an upgrade.
+    /// Changes the Ray version of the RayService, which starts an upgrade.
     pub async fn set_ray_version(&self, version: &str) {
         let patch = json!({"spec": {"rayClusterConfig": {"rayVersion": version}}});
         self.ray_services()
@@ -95,12 +95,13 @@ impl TestEnv {
             .expect("the version is set");
     }
 
-    /// The service, as it is now.
+    /// Returns the current RayService.
     pub async fn service(&self) -> RayService {
         self.ray_services().get(SERVICE).await.expect("the service")
     }
 
-    /// Waits until the service serves from a cluster of this Ray version, alone; returns the cluster's name.
+    /// Waits until the RayService is ready with an active cluster of this Ray version. Returns the cluster's
+    /// name.
     pub async fn serves_from(&self, version: &str) -> String {
         eventually(&format!("the service serves from {version}"), async || {
             let service = self.service().await;
@@ -113,41 +114,42 @@ impl TestEnv {
         .await
     }
 
-    /// Waits until there is a cluster that is to serve next; returns its name.
+    /// Waits until the RayService has a pending cluster. Returns its name.
     pub async fn pending_cluster(&self) -> String {
-        eventually("a cluster is to serve next", async || {
+        eventually("there is a pending cluster", async || {
             cluster_name(self.service().await.status.unwrap_or_default().pending_service_status.as_ref())
         })
         .await
     }
 
-    /// Waits until an upgrade waits for quota; returns the name of the pending cluster and what the service says.
+    /// Waits until an upgrade is pending for lack of quota. Returns the name of the pending cluster and the
+    /// message of the condition `sluice.dev/Admitted`.
     pub async fn waits_for_quota(&self) -> (String, String) {
-        eventually("the upgrade waits for quota", async || {
+        eventually("the upgrade is pending for lack of quota", async || {
             let status = self.service().await.status.unwrap_or_default();
             let pending = cluster_name(status.pending_service_status.as_ref())?;
             let admitted = condition::get(&status.conditions, "sluice.dev/Admitted")?;
-            let says_so = admitted.status == "False" && admitted.message.contains(&pending);
-            (says_so && waits_for_quota(&admitted.reason)).then(|| (pending, admitted.message.clone()))
+            let reported = admitted.status == "False" && admitted.message.contains(&pending);
+            (reported && waits_for_quota(&admitted.reason)).then(|| (pending, admitted.message.clone()))
         })
         .await
     }
 
-    /// Waits until an Event about an object of this kind gives this reason; returns what it says.
+    /// Waits for an Event with this reason about an object of this kind. Returns its note.
     pub async fn event_about(&self, kind: &str, reason: &str) -> String {
         let events: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
-        eventually(&format!("{reason} is told about a {kind}"), async || {
-            let told =
+        eventually(&format!("there is a {reason} Event about a {kind}"), async || {
+            let event =
                 events.list(&ListParams::default()).await.expect("the Events").items.into_iter().find(|event| {
                     let about = event.regarding.as_ref().and_then(|regarding| regarding.kind.as_deref());
                     about == Some(kind) && event.reason.as_deref() == Some(reason)
                 })?;
-            Some(told.note.unwrap_or_default())
+            Some(event.note.unwrap_or_default())
         })
         .await
     }
 
-    /// Waits until the one cluster named `only` is left, and its service's pods with it.
+    /// Waits until `only` is the only RayCluster.
     pub async fn only_cluster(&self, only: &str) {
         eventually(&format!("{only} is the only cluster"), async || {
             let clusters = self.ray_clusters().list(&ListParams::default()).await.expect("the clusters");
@@ -157,7 +159,7 @@ impl TestEnv {
         .await;
     }
 
-    /// Waits until the queue holds exactly this much CPU.
+    /// Waits until exactly this much CPU is reserved in the ClusterQueue.
     pub async fn reserves_cpu(&self, cpu: &str) {
         eventually(&format!("the queue reserves {cpu} CPU"), async || {
             let queue = self.cluster_queues().get(QUEUE).await.expect("the queue");
@@ -166,9 +168,9 @@ impl TestEnv {
         .await;
     }
 
-    /// Waits until the manager has taken in the spec of the queue as it is now.
+    /// Waits until the manager has observed the current generation of the ClusterQueue.
     pub async fn queue_is_seen(&self) {
-        eventually("the spec of the queue is seen", async || {
+        eventually("the spec of the queue is observed", async || {
             let queue = self.cluster_queues().get(QUEUE).await.expect("the queue");
             let conditions = queue.status.clone().unwrap_or_default().conditions;
             let active = condition::get(&conditions, "Active")?;
@@ -177,7 +179,7 @@ impl TestEnv {
         .await;
     }
 
-    /// Waits until one slice is left.
+    /// Waits until exactly one Workload is left.
     pub async fn one_slice_is_left(&self) {
         eventually("one slice is left", async || {
             let slices = self.workloads().list(&ListParams::default()).await.expect("the slices").items;
@@ -186,18 +188,18 @@ impl TestEnv {
         .await;
     }
 
-    /// The pods of a cluster.
+    /// Returns the pods of a RayCluster.
     pub async fn pods_of(&self, cluster: &str) -> Vec<Pod> {
         let of_cluster = ListParams::default().labels(&format!("ray.io/cluster={cluster}"));
         self.pods().list(&of_cluster).await.expect("the pods").items
     }
 
-    /// Deletes the service, as `kubectl delete` does.
+    /// Deletes the RayService, like `kubectl delete`.
     pub async fn delete_service(&self) {
         self.ray_services().delete(SERVICE, &DeleteParams::default()).await.expect("the service is deleted");
     }
 
-    /// Waits until nothing is left of any service, and the queue holds nothing.
+    /// Waits until no RayService, RayCluster, Workload, Pod or Service is left and no quota is reserved.
     pub async fn nothing_is_left(&self) {
         let all = ListParams::default();
         eventually("nothing is left", async || {
@@ -214,17 +216,19 @@ impl TestEnv {
     }
 }
 
-/// Whether this is the reason of what waits for quota: for some to be released, or for more than there is in all.
+/// Reports whether a condition reason stands for a lack of quota: temporary, or because the request exceeds
+/// the maximum capacity.
 pub fn waits_for_quota(reason: &str) -> bool {
     matches!(reason, "WaitingForQuota" | "ExceedsMaxQuota")
 }
 
-/// The name of the cluster that a part of a service's status is about.
+/// Returns the name of the cluster in an active or pending service status.
 pub fn cluster_name(status: Option<&RayServiceStatus>) -> Option<String> {
     status?.ray_cluster_name.clone().filter(|name| !name.is_empty())
 }
 
-/// How much of a resource a queue's status says is reserved, over all flavors.
+/// Returns the reserved amount of a resource in a ClusterQueue's status. If several flavors have the
+/// resource, it is that of the last one.
 pub fn reserved(queue: &ClusterQueue, resource: &str) -> String {
     let status = queue.status.clone().unwrap_or_default();
     let flavors = status.flavors_reservation.iter().flat_map(|flavor| &flavor.resources);

@@ -1,5 +1,5 @@
-//! A node on which pods are processes of this machine, so that real Ray runs in them; `make ray` builds it, and gives it a network
-//! of its own.
+//! A node that runs pods as local processes, so that they run real Ray. `make ray` builds it and isolates it
+//! in a network namespace.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -12,11 +12,11 @@ use tokio::process::{Child, Command};
 use super::TestEnv;
 use super::env::cache;
 
-/// A running node. It ends with this value, and its pods with it.
+/// A running node. Dropping the value stops it and its pods.
 pub struct ProcessNode(Child);
 
 impl ProcessNode {
-    /// Starts one that has these images, each a version of the application of the samples.
+    /// Starts a node with these images, each a version of the samples' application.
     pub async fn start(env: &TestEnv, images: Value) -> Self {
         let dir = env.dir.join("node");
         let table = env.dir.join("images.json");
@@ -37,13 +37,14 @@ impl ProcessNode {
             .unwrap_or_else(|error| panic!("starting {} (make processnode builds it): {error}", program.display()));
         let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
         let ready = lines.next_line().await.expect("its output");
-        assert!(ready.is_some(), "the node says that it is ready: see {}", env.dir.join("node.log").display());
+        assert!(ready.is_some(), "the node reports that it is ready: see {}", env.dir.join("node.log").display());
         Self(process)
     }
 }
 
 impl Drop for ProcessNode {
-    /// Waits until it has ended, since the next one gets the same network: it does so once its standard input is closed.
+    /// Closes standard input, which stops the node, and waits until it has exited: the next node uses the same
+    /// network.
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         while matches!(self.0.try_wait(), Ok(None)) {
@@ -52,7 +53,8 @@ impl Drop for ProcessNode {
     }
 }
 
-/// An image with Ray and the application of the samples, where `make ray` installs them, and with this environment.
+/// Returns an image with Ray and the samples' application as installed by `make ray`, and with these
+/// environment variables.
 pub fn image(environment: &[(&str, &str)]) -> Value {
     let environment: BTreeMap<&str, &str> = environment.iter().copied().collect();
     json!({"path": cache().join("ray"), "env": environment})

@@ -1,4 +1,4 @@
-//! Queues, cohorts, and Workloads that belong to no job: for them a scenario is the job.
+//! Fixtures for queues, cohorts, and Workloads without a job: the test plays the part of the job.
 
 use jiff::Timestamp;
 use kube::Api;
@@ -11,7 +11,7 @@ use sluice_queue::status;
 use super::objects::{NAMESPACE, waits_for_quota};
 use super::{TestEnv, eventually, eventually_or_tell};
 
-/// The flavor of these scenarios.
+/// Name of the ResourceFlavor of these fixtures.
 pub const FLAVOR: &str = "on-demand";
 
 fn object(kind: &str, namespaced: bool, name: &str, spec: Value) -> Value {
@@ -22,19 +22,19 @@ fn object(kind: &str, namespaced: bool, name: &str, spec: Value) -> Value {
     json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": metadata, "spec": spec})
 }
 
-/// Quota of CPU in the one flavor: the nominal quota, and what else is said of it.
+/// Returns the resource groups with a CPU quota in the one flavor. `more` is merged into the quota.
 pub fn cpu(nominal: &str, more: Value) -> Value {
     let mut quota = json!({"name": "cpu", "nominalQuota": nominal});
     quota.as_object_mut().expect("a quota").extend(more.as_object().cloned().unwrap_or_default());
     json!([{"coveredResources": ["cpu"], "flavors": [{"name": FLAVOR, "resources": [quota]}]}])
 }
 
-/// The flavor.
+/// Returns the ResourceFlavor.
 pub fn flavor() -> Value {
     object("ResourceFlavor", false, FLAVOR, json!({}))
 }
 
-/// A ClusterQueue for all namespaces, and what else is said of it.
+/// Returns a ClusterQueue for all namespaces. `more` is merged into its spec.
 pub fn cluster_queue(name: &str, cohort: Option<&str>, quota: Value, more: Value) -> Value {
     let mut spec = json!({"resourceGroups": quota, "namespaceSelector": {}});
     if let Some(cohort) = cohort {
@@ -44,7 +44,7 @@ pub fn cluster_queue(name: &str, cohort: Option<&str>, quota: Value, more: Value
     object("ClusterQueue", false, name, spec)
 }
 
-/// A Cohort.
+/// Returns a Cohort.
 pub fn cohort(name: &str, parent: Option<&str>, quota: Value) -> Value {
     let mut spec = json!({"resourceGroups": quota});
     if let Some(parent) = parent {
@@ -53,12 +53,12 @@ pub fn cohort(name: &str, parent: Option<&str>, quota: Value) -> Value {
     object("Cohort", false, name, spec)
 }
 
-/// The LocalQueue of a ClusterQueue, under its name.
+/// Returns a LocalQueue with the name of its ClusterQueue.
 pub fn local_queue(name: &str) -> Value {
     object("LocalQueue", true, name, json!({"clusterQueue": name}))
 }
 
-/// A Workload of one pod that asks for CPU.
+/// Returns a Workload of one pod that requests CPU.
 pub fn workload(name: &str, queue: &str, cpu: &str, priority: i32) -> Value {
     let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
     let pod_sets = json!([{"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}]);
@@ -81,18 +81,18 @@ impl TestEnv {
         Api::all(self.client.clone())
     }
 
-    /// Makes an object what it says.
+    /// Applies an object.
     pub async fn put(&self, object: Value) {
         self.apply(&object.to_string()).await.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
-    /// Makes a ClusterQueue and its LocalQueue.
+    /// Applies a ClusterQueue and its LocalQueue.
     pub async fn put_queue(&self, name: &str, cohort: Option<&str>, quota: Value, more: Value) {
         self.put(cluster_queue(name, cohort, quota, more)).await;
         self.put(local_queue(name)).await;
     }
 
-    /// Changes the spec of a ClusterQueue.
+    /// Merges `spec` into the spec of a ClusterQueue.
     pub async fn change_queue(&self, name: &str, spec: Value) {
         let patch = Patch::Merge(json!({"spec": spec}));
         self.cluster_queues().patch(name, &PatchParams::default(), &patch).await.expect("the queue is changed");
@@ -103,12 +103,13 @@ impl TestEnv {
         self.has_condition(name, "Admitted", "True", &[]).await;
     }
 
-    /// Waits until a Workload waits for quota; returns what it says.
+    /// Waits until a Workload is pending for lack of quota. Returns the condition as text.
     pub async fn is_short(&self, name: &str) -> String {
         self.says(name, "QuotaReserved", "False", |reason, _| waits_for_quota(reason)).await
     }
 
-    /// Waits until a Workload has a condition with this status whose reason and message have these words.
+    /// Waits until a Workload has a condition with this status whose reason or message contains each of
+    /// `words`. Returns the condition as text.
     pub async fn has_condition(&self, name: &str, kind: &str, status: &str, words: &[&str]) -> String {
         let has_words =
             |reason: &str, message: &str| words.iter().all(|word| reason.contains(word) || message.contains(word));
@@ -120,37 +121,37 @@ impl TestEnv {
             let workload = self.workloads().get(name).await.expect("the Workload");
             let conditions = workload.status.unwrap_or_default().conditions;
             let Some(found) = condition::get(&conditions, kind) else { return Err(format!("but {conditions:?}")) };
-            let said = format!("{} {}: {}", found.status, found.reason, found.message);
+            let text = format!("{} {}: {}", found.status, found.reason, found.message);
             let fits = found.status == status && is_it(&found.reason, &found.message);
-            if fits { Ok(said) } else { Err(format!("but {said}")) }
+            if fits { Ok(text) } else { Err(format!("but {text}")) }
         })
         .await
     }
 
-    /// What a job does when its Workload is evicted: stops, and gives the quota back.
+    /// Waits until a Workload is evicted, then releases its quota as a stopped job would.
     pub async fn gives_back(&self, name: &str, reason: &str) {
         self.has_condition(name, "Evicted", "True", &[reason]).await;
         self.set_status(name, |workload| status::released(workload, Timestamp::now())).await;
     }
 
-    /// What a job does when it is over.
+    /// Marks a Workload as finished.
     pub async fn finish(&self, name: &str) {
         self.set_status(name, |workload| {
             let mut status = workload.status.clone().unwrap_or_default();
-            let verdict = condition::ConditionUpdate {
+            let update = condition::ConditionUpdate {
                 type_: "Finished",
                 status: true,
                 reason: "Succeeded".to_owned(),
                 message: String::new(),
                 observed_generation: None,
             };
-            condition::set(&mut status.conditions, Timestamp::now(), verdict);
+            condition::set(&mut status.conditions, Timestamp::now(), update);
             status
         })
         .await;
     }
 
-    /// Deletes a Workload, as its owner's end does.
+    /// Deletes a Workload, as garbage collection does after its owner is deleted.
     pub async fn delete_workload(&self, name: &str) {
         self.workloads().delete(name, &DeleteParams::default()).await.expect("the Workload is deleted");
     }
@@ -161,7 +162,7 @@ impl TestEnv {
             workload.status = Some(change(&workload));
             match self.workloads().replace_status(name, &PostParams::default(), &workload).await {
                 Ok(_) => Some(()),
-                // Somebody else wrote it meanwhile.
+                // Conflict with another writer: retry.
                 Err(kube::Error::Api(error)) if error.code == 409 => None,
                 Err(error) => panic!("the status of {name}: {error}"),
             }

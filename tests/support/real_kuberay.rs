@@ -1,4 +1,5 @@
-//! KubeRay itself, as its users run it; `make kuberay` builds it. Its pods pretend, and its jobs get on as a test says.
+//! Runs the real KubeRay operator, which `make kuberay` builds, on fake nodes: its pods do not run, and the
+//! test controls the progress of its jobs.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,38 +9,38 @@ use tokio::process::{Child, Command};
 use super::TestEnv;
 use super::env::{cache, unique};
 
-/// A control plane with KubeRay's own definitions, beside those of Kueue.
+/// Starts a control plane with the CRDs of KubeRay and Kueue.
 pub async fn control_plane() -> TestEnv {
     control_plane_with(&cache().join("kuberay-crds")).await
 }
 
-/// The same, with the definitions in a folder.
+/// Starts a control plane with KubeRay's CRDs from a directory.
 pub async fn control_plane_with(definitions: &Path) -> TestEnv {
     let dir = std::env::temp_dir().join(format!("sluice-kuberay-{}-{}", std::process::id(), unique()));
     TestEnv::start_with(dir, false, &["--crds", definitions.to_str().expect("a path in UTF-8")]).await
 }
 
-/// A running operator. It is killed with this value.
+/// A running KubeRay operator. Dropping the value kills it.
 pub struct RealKubeRay {
     _process: Child,
-    /// Where it logs.
+    /// Path of its log file.
     pub log: PathBuf,
 }
 
 impl RealKubeRay {
-    /// Starts it, with an administrator's rights.
+    /// Starts the operator with administrator rights.
     pub fn start(env: &TestEnv) -> Self {
         Self::start_program(env, &cache().join("bin/kuberay"))
     }
 
-    /// Starts an operator that was built elsewhere.
+    /// Starts the operator from another binary.
     pub fn start_program(env: &TestEnv, program: &Path) -> Self {
         let log = env.dir.join("kuberay.log");
         let file = std::fs::File::create(&log).expect("a log file");
         let process = Command::new(program)
             .args(["--use-kubernetes-proxy", "--enable-leader-election=false"])
             .args(["--metrics-addr=0", "--health-probe-bind-address=0"])
-            // It would look for a gateway that isn't there.
+            // It requires a Gateway, which these control planes do not have.
             .arg("--feature-gates=RayServiceIncrementalUpgrade=false")
             .env("KUBECONFIG", &env.proxied_kubeconfig)
             .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! Tells a person what changed, one line a change.
+//! Prints changes for people, one line per change.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use sluice_queue::requests::pod_requests;
 use super::history::{Change, Object, State};
 use super::objects::cluster_name;
 
-/// How long a change is held back, so that an earlier one of another kind can overtake it.
+/// Time for which a change is buffered, so that earlier changes reported by slower watches sort before it.
 pub const HELD_BACK: Duration = Duration::from_millis(300);
-/// How wide a line may get.
+/// Maximum width of a line, in bytes.
 const WIDTH: usize = 130;
 
-/// Tells of changes in the order in which they happened. Several watches hear of them, one a little later than the other; so each is
-/// held back for a moment.
+/// Formats changes in the order in which they happened. Watches report with different delays, so each change
+/// is buffered briefly.
 pub struct Teller {
     start: Instant,
     state: State,
@@ -27,32 +27,32 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// One that counts the seconds from now on.
+    /// Returns an empty printer whose timestamps count seconds from now.
     pub fn new() -> Self {
         Self { start: Instant::now(), state: State::default(), held: BTreeMap::new() }
     }
 
-    /// Takes in a change.
+    /// Adds a change.
     pub fn hears(&mut self, change: Change) {
         self.held.insert(change.version, (Instant::now(), change));
     }
 
-    /// What there is to tell by now.
+    /// Removes the changes that have been buffered long enough, and returns their lines.
     pub fn tells(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut lines = Vec::new();
         while let Some(first) = self.held.first_entry().filter(|first| first.get().0.elapsed() > HELD_BACK) {
             let (heard, change) = first.remove();
             let before = self.state.clone();
             self.state.apply(&change);
             if let Some((subject, what)) = line(&before, &self.state, &change) {
-                told.push(wrapped((heard - self.start).as_secs_f64(), &subject, &what));
+                lines.push(wrapped((heard - self.start).as_secs_f64(), &subject, &what));
             }
         }
-        told
+        lines
     }
 }
 
-/// One line, or as many as it takes to keep each within a terminal.
+/// Formats one entry, wrapped to the width of a terminal.
 fn wrapped(seconds: f64, subject: &str, what: &str) -> String {
     let mut line = format!("{seconds:>6.1}s  {subject:<34} ");
     let margin = line.len();
@@ -69,7 +69,7 @@ fn wrapped(seconds: f64, subject: &str, what: &str) -> String {
     lines.join("\n")
 }
 
-/// The line for a change, if it is one that a person would want to know of.
+/// Returns subject and description of a change, or `None` if it is of no interest to a reader.
 pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, String)> {
     match &change.object {
         Object::ClusterQueue(queue) => cluster_queue(before, after, queue),
@@ -81,7 +81,7 @@ pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, S
             let known =
                 before.pods.contains_key(&format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()));
             let what = if change.gone {
-                "gone"
+                "deleted"
             } else if known {
                 return None;
             } else {
@@ -108,7 +108,7 @@ pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, S
     }
 }
 
-/// How much of each resource is reserved in a queue, of how much.
+/// Formats the reserved amount and the nominal quota of each resource of a ClusterQueue.
 pub fn usage(queue: &ClusterQueue) -> String {
     let mut parts = Vec::new();
     for resource in
@@ -120,7 +120,7 @@ pub fn usage(queue: &ClusterQueue) -> String {
     parts.join(", ")
 }
 
-/// What all pods that have not ended request together.
+/// Formats the sum of the requests of all pods, in CPU and memory.
 pub fn requested(state: &State) -> String {
     let mut sums: BTreeMap<&str, Amount> = BTreeMap::from([("cpu", Amount::ZERO), ("memory", Amount::ZERO)]);
     for spec in state.pods.values().filter_map(|pod| pod.spec.as_ref()) {
@@ -137,7 +137,7 @@ pub fn requested(state: &State) -> String {
 fn cluster_queue(before: &State, after: &State, queue: &ClusterQueue) -> Option<(String, String)> {
     let was = before.cluster_queues.get(&format!("/{}", queue.name_any())).map(usage);
     let is = usage(queue);
-    let what = format!("holds {is}; the pods request {}", requested(after));
+    let what = format!("reserved {is}; the pods request {}", requested(after));
     (was.as_ref() != Some(&is)).then(|| (format!("ClusterQueue {}", queue.name_any()), what))
 }
 
@@ -146,7 +146,7 @@ fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, Str
     let key = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
     let was = before.workloads.get(&key);
     if gone {
-        return was.map(|_| (subject, "gone".to_owned()));
+        return was.map(|_| (subject, "deleted".to_owned()));
     }
     let pods = |workload: &Workload| {
         let sets = workload.spec.pod_sets.iter().map(|set| format!("{} {}", set.count, set.name));
@@ -155,10 +155,10 @@ fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, Str
     let Some(was) = was else {
         let replaces = workload.annotations().get("kueue.x-k8s.io/workload-slice-replacement-for");
         let instead = replaces.map(|replaced| format!(", to replace {replaced}")).unwrap_or_default();
-        return Some((subject, format!("asks for {}{instead}", pods(workload))));
+        return Some((subject, format!("requests {}{instead}", pods(workload))));
     };
     for (kind, words) in [
-        ("Finished", "over, replaced by"),
+        ("Finished", "finished, replaced by"),
         ("Evicted", "evicted"),
         ("Admitted", "admitted"),
         ("QuotaReserved", "reserved"),
@@ -166,20 +166,20 @@ fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, Str
         let (old, new) = (is_true(was, kind), is_true(workload, kind));
         if new && !old {
             let why = message(workload, kind);
-            // Kueue's messages go on with identifiers and seconds, which tell a person nothing here.
+            // Kueue's messages end with identifiers and durations, which are noise here.
             let why = why.rsplit_once("aggregation: ").map_or(why.as_str(), |(_, successor)| successor);
             let why = why.split_once(", wait time").map_or(why, |(start, _)| start);
             return Some((subject, format!("{words}: {why}")));
         }
     }
-    (pods(was) != pods(workload)).then(|| (subject, format!("now for {}", pods(workload))))
+    (pods(was) != pods(workload)).then(|| (subject, format!("now requests {}", pods(workload))))
 }
 
 fn ray_service(before: &State, service: &RayService, gone: bool) -> Option<(String, String)> {
     let subject = format!("RayService {}", service.name_any());
     let key = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
     if gone {
-        return Some((subject, "gone".to_owned()));
+        return Some((subject, "deleted".to_owned()));
     }
     let version = |service: &RayService| service.spec.ray_cluster_config.ray_version.clone().unwrap_or_default();
     let Some(was) = before.ray_services.get(&key) else {
@@ -189,13 +189,13 @@ fn ray_service(before: &State, service: &RayService, gone: bool) -> Option<(Stri
         return Some((subject, format!("changed to Ray {}", version(service))));
     }
     let (old, new) = (was.status.clone().unwrap_or_default(), service.status.clone().unwrap_or_default());
-    let said = |conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]| {
+    let admitted = |conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]| {
         condition::get(conditions, "sluice.dev/Admitted").map(|found| (found.status.clone(), found.message.clone()))
     };
-    if let Some((status, message)) = said(&new.conditions)
-        && said(&old.conditions) != Some((status.clone(), message.clone()))
+    if let Some((status, message)) = admitted(&new.conditions)
+        && admitted(&old.conditions) != Some((status.clone(), message.clone()))
     {
-        let words = if status == "True" { "admitted" } else { "waits" };
+        let words = if status == "True" { "admitted" } else { "pending" };
         return Some((subject, format!("{words}: {message}")));
     }
     let (from, to) =
@@ -213,7 +213,7 @@ fn ray_cluster(before: &State, cluster: &RayCluster, gone: bool) -> Option<(Stri
     let key = format!("{}/{}", cluster.namespace().unwrap_or_default(), cluster.name_any());
     let is_suspended = |cluster: &RayCluster| cluster.spec.suspend == Some(true);
     if gone {
-        return Some((subject, "gone".to_owned()));
+        return Some((subject, "deleted".to_owned()));
     }
     let Some(was) = before.ray_clusters.get(&key) else {
         let how = if is_suspended(cluster) { "created suspended" } else { "created" };
@@ -224,7 +224,7 @@ fn ray_cluster(before: &State, cluster: &RayCluster, gone: bool) -> Option<(Stri
         return Some((subject, gate.to_owned()));
     }
     if was.metadata.deletion_timestamp.is_none() && cluster.metadata.deletion_timestamp.is_some() {
-        return Some((subject, "is being deleted".to_owned()));
+        return Some((subject, "terminating".to_owned()));
     }
     let state = |cluster: &RayCluster| cluster.status.clone().unwrap_or_default().state.unwrap_or_default();
     (state(was) != state(cluster) && !state(cluster).is_empty()).then(|| (subject, state(cluster)))

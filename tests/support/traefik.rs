@@ -1,4 +1,4 @@
-//! Traefik as it is, which lets requests in by Gateways; `make gateway` installs it, and gives it a network of its own.
+//! Runs Traefik as a Gateway controller. `make gateway` installs it and isolates it in a network namespace.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -12,21 +12,21 @@ use super::env::cache;
 use super::gateways::gateway_class;
 use super::http::Http;
 
-/// Where it takes requests: the port of the Gateway's listener.
+/// Address at which Traefik accepts requests, with the port of the Gateway's listener.
 pub const ADDRESS: &str = "127.0.0.1:80";
-/// Where it tells of itself.
+/// Address of Traefik's own API.
 const API: &str = "127.0.0.1:8080";
-/// How it calls itself.
+/// Controller name of Traefik.
 const CONTROLLER: &str = "traefik.io/gateway-controller";
 
-/// A running Traefik. It is killed with this value.
+/// A running Traefik. Dropping the value kills it.
 pub struct Traefik {
     _process: Child,
     http: Http,
 }
 
 impl Traefik {
-    /// Makes the class, and starts it with an administrator's rights.
+    /// Creates the GatewayClass and starts Traefik with administrator rights.
     pub async fn start(env: &TestEnv) -> Self {
         env.apply(&gateway_class(CONTROLLER).to_string()).await.expect("the class");
         let file = std::fs::File::create(env.dir.join("traefik.log")).expect("a log file");
@@ -46,30 +46,30 @@ impl Traefik {
         Self { _process: process, http: Http::new() }
     }
 
-    /// What it does for a cluster by now, which takes it a while after it has said that it will: the share of the requests that it
-    /// sends there, in percent, and the addresses of the pods that get them.
+    /// Returns the routing that Traefik currently applies to a cluster: the share of requests, in percent, and
+    /// the addresses of the pods that receive them. It lags behind the reported status.
     pub async fn sends(&self, cluster: &str) -> Result<(i64, BTreeSet<String>), String> {
         let (status, body) = self.http.ask("GET", &format!("http://{API}/api/http/services"), String::new()).await?;
         if status != StatusCode::OK {
             return Err(format!("{status}: {body}"));
         }
         let services: Vec<Value> = serde_json::from_str(&body).map_err(|error| format!("{error}: {body}"))?;
-        let is_its = |service: &Value| service["name"].as_str().is_some_and(|name| name.contains(&backend_of(cluster)));
+        let is_backend = |service: &Value| service["name"].as_str().is_some_and(|name| name.contains(&backend_of(cluster)));
         let (mut own, mut all) = (0, 0);
         for backend in items(&services, "/weighted/services") {
             let weight = backend["weight"].as_i64().unwrap_or_default();
-            own += if is_its(backend) { weight } else { 0 };
+            own += if is_backend(backend) { weight } else { 0 };
             all += weight;
         }
-        let share = (own * 100_i64).checked_div(all).ok_or("nothing is shared out")?;
-        let balancers: Vec<Value> = services.iter().filter(|service| is_its(service)).cloned().collect();
+        let share = (own * 100_i64).checked_div(all).ok_or("all weights are zero")?;
+        let balancers: Vec<Value> = services.iter().filter(|service| is_backend(service)).cloned().collect();
         let urls = items(&balancers, "/loadBalancer/servers").filter_map(|server| server["url"].as_str());
         let hosts = urls.filter_map(|url| url.parse::<http::Uri>().ok()?.host().map(str::to_owned));
         Ok((share, hosts.collect()))
     }
 }
 
-/// What the names of a cluster's backends have in them.
+/// Returns the part that the names of all of a cluster's backends contain.
 fn backend_of(cluster: &str) -> String {
     format!("-{cluster}-serve-svc-")
 }

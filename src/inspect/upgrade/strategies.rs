@@ -20,7 +20,7 @@ pub enum Strategy {
     /// A second cluster is created at full size while the active one keeps serving.
     NewCluster,
     /// A second cluster grows while the active one shrinks. Its head and the `minReplicas` of its
-    /// groups exist from the start (see `docs/upgrades.md`).
+    /// groups exist from the start (see `docs/guides/upgrade.md`).
     Incremental {
         /// Maximum capacity above that of one cluster, in percent.
         surge_percent: Percent,

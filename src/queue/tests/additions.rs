@@ -1,4 +1,4 @@
-//! What must hold in every small cluster whose LimitRanges and RuntimeClasses change as things happen.
+//! Properties of random small clusters whose LimitRanges and RuntimeClasses change over time.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use sluice_api::quantity::Amount;
 
 const CASES: u32 = 100;
 
-/// The same worlds on every run: a commit passes or it does not.
+/// Returns a configuration with a fixed seed, so that the result of a commit is reproducible.
 fn config() -> ProptestConfig {
     ProptestConfig { cases: CASES, rng_seed: RngSeed::Fixed(1), failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// What a LimitRange says of one resource.
+/// Bounds and default request of a LimitRange for one resource, in units.
 #[derive(Debug, Clone, Default)]
 struct Limit {
     resource: &'static str,
@@ -31,13 +31,13 @@ struct Limit {
 
 #[derive(Debug, Clone)]
 enum Change {
-    /// One of two LimitRanges.
+    /// Creates or changes one of the two LimitRanges: the first if true.
     Limit(bool, Limit),
     NoLimit(bool),
-    /// What the one RuntimeClass adds of the first resource.
+    /// Sets the GPU overhead of the RuntimeClass `sandbox`.
     Class(u8),
     NoClass,
-    /// A workload names the RuntimeClass.
+    /// Makes a pending workload use the RuntimeClass `sandbox`.
     Sandbox(u8),
     Restart,
 }
@@ -57,7 +57,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
     prop::collection::vec(change, 0..3)
 }
 
-/// What is in force, kept in the simplest way.
+/// LimitRanges by name and the overhead of the RuntimeClass that exist at present.
 #[derive(Debug, Clone, Default)]
 struct InForce {
     limits: BTreeMap<&'static str, Limit>,
@@ -69,9 +69,9 @@ impl InForce {
         let name = |first: bool| if first { "a" } else { "b" };
         match change {
             Change::Limit(first, limit) => {
-                let of =
+                let bound =
                     |value: Option<u8>| value.map_or(json!({}), |value| json!({limit.resource: value.to_string()}));
-                let item = json!({"type": "Container", "min": of(limit.min), "max": of(limit.max), "defaultRequest": of(limit.default)});
+                let item = json!({"type": "Container", "min": bound(limit.min), "max": bound(limit.max), "defaultRequest": bound(limit.default)});
                 cluster.put_limit_range(name(*first), json!([item]));
                 self.limits.insert(name(*first), limit.clone());
             }
@@ -88,8 +88,8 @@ impl InForce {
                 self.overhead = None;
             }
             Change::Sandbox(number) => {
-                let waits = |name: &&String| !cluster.is_true(name, names::QUOTA_RESERVED);
-                let keys: Vec<&String> = cluster.workloads.keys().map(|key| &key.name).filter(waits).collect();
+                let is_pending = |name: &&String| !cluster.is_true(name, names::QUOTA_RESERVED);
+                let keys: Vec<&String> = cluster.workloads.keys().map(|key| &key.name).filter(is_pending).collect();
                 if let Some(name) = keys.get(usize::from(*number) % keys.len().max(1)).copied().cloned() {
                     cluster.change(&name, |workload| {
                         for set in &mut workload.spec.pod_sets {
@@ -102,7 +102,8 @@ impl InForce {
         }
     }
 
-    /// What one pod of this template is charged; `None` if it is out of bounds.
+    /// Returns the expected usage of one pod of this template, in units; `None` if it violates a
+    /// LimitRange.
     fn charge(&self, template: &Value) -> Option<BTreeMap<&'static str, u8>> {
         let spec = &template["spec"];
         let mut charge = BTreeMap::new();
@@ -128,8 +129,8 @@ impl InForce {
     fn check(&self, workload: &Workload, admission: &Admission) -> Result<(), TestCaseError> {
         for (set, assignment) in workload.spec.pod_sets.iter().zip(&admission.pod_set_assignments) {
             let Some(charge) = self.charge(&set.template.0) else {
-                // Pods that run already are not judged.
-                prop_assert!(workload.metadata.annotations.is_some(), "{:?} is out of bounds", set);
+                // Pods that already run are exempt from LimitRanges.
+                prop_assert!(workload.metadata.annotations.is_some(), "{:?} violates a LimitRange", set);
                 continue;
             };
             for (resource, amount) in charge {
@@ -148,9 +149,10 @@ impl InForce {
 proptest! {
     #![proptest_config(config())]
 
-    /// Who is admitted is within bounds and charged what its pods will ask for; and a replay of the log decides the same.
+    /// Admitted workloads comply with the LimitRanges and their usage is what their pods request.
+    /// Replaying the decision log gives the same decisions.
     #[test]
-    fn what_is_admitted_is_what_limit_ranges_and_classes_make_of_it(
+    fn admitted_usage_follows_limit_ranges_and_runtime_class_overhead(
         plan in plans(),
         history in histories(),
         changes in prop::collection::vec(changes(), 12),
@@ -160,12 +162,13 @@ proptest! {
         let mut in_force = InForce::default();
         for (acts, changes) in history.iter().zip(&changes) {
             acts.iter().for_each(|act| plan.apply(&mut cluster, act));
-            // Told again for what was decided before: an admission that is under way stands.
-            let under_way: Vec<_> = cluster.workloads.keys().filter(|key| cluster.why(&key.name).is_none()).cloned().collect();
+            // Decisions of earlier cycles may be returned again: an admission in flight is not reversed
+            // by a LimitRange that changed since.
+            let in_flight: Vec<_> = cluster.workloads.keys().filter(|key| cluster.why(&key.name).is_none()).cloned().collect();
             changes.iter().for_each(|change| in_force.apply(&mut cluster, change));
             let effects = cluster.cycle();
             for effect in &effects {
-                if let Decision::Admit { workload, admission, .. } = effect && !under_way.contains(workload) {
+                if let Decision::Admit { workload, admission, .. } = effect && !in_flight.contains(workload) {
                     in_force.check(&cluster.workloads[workload], admission)?;
                 }
             }

@@ -1,4 +1,4 @@
-//! Queues that are stopped, missing or wrong, and what the statuses say.
+//! Conditions and status of queues and workloads, including stopped, missing and misconfigured queues.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -22,7 +22,7 @@ fn triple(status: &str, reason: &str, message: &str) -> (String, String, String)
 }
 
 #[test]
-fn a_queue_in_order_says_so_and_counts() {
+fn active_queues_report_conditions_and_counts() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.submit("a", "1500m");
     cluster.submit("b", "1");
@@ -44,7 +44,7 @@ fn a_queue_in_order_says_so_and_counts() {
 }
 
 #[test]
-fn a_flavor_that_does_not_exist_makes_the_cluster_queue_inactive_until_it_does() {
+fn cluster_queue_is_inactive_until_its_flavor_exists() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.engine.observe(super::fixture::at(1), &Input::ResourceFlavorDeleted("default"));
     cluster.submit("a", "1");
@@ -52,9 +52,9 @@ fn a_flavor_that_does_not_exist_makes_the_cluster_queue_inactive_until_it_does()
 
     let message = "Can't admit new workloads: references missing ResourceFlavor(s): default.";
     assert_eq!(cluster_queue_active(&cluster), triple("False", "FlavorNotFound", message));
-    let said = cluster.says("a", names::QUOTA_RESERVED);
-    assert_eq!(said.0, "Misconfigured");
-    assert_eq!(said.1, "ClusterQueue cq is inactive: references missing ResourceFlavor(s): default");
+    let (reason, message) = cluster.says("a", names::QUOTA_RESERVED);
+    assert_eq!(reason, "Misconfigured");
+    assert_eq!(message, "ClusterQueue cq is inactive: references missing ResourceFlavor(s): default");
     let local = cluster.local_queues[&key("lq")].status.clone().unwrap_or_default();
     assert_eq!(active(&local.conditions).1, "ClusterQueueIsInactive");
 
@@ -64,32 +64,32 @@ fn a_flavor_that_does_not_exist_makes_the_cluster_queue_inactive_until_it_does()
 }
 
 #[rstest]
-#[case::checks(
+#[case::admission_check_is_missing(
     json!({"admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]}}),
     "AdmissionCheckNotFound",
     "references missing AdmissionCheck(s): prov; Sluice does not support AdmissionChecks"
 )]
-#[case::a_resource_twice(
+#[case::resource_is_covered_twice(
     json!({"resourceGroups": [group(&["cpu"], &[("default", &["1"])]), group(&["cpu"], &[("other", &["1"])])]}),
     "FlavorNotFound",
     "references missing ResourceFlavor(s): other, resource cpu is covered more than once"
 )]
-#[case::a_flavor_in_two_groups(
+#[case::flavor_is_in_two_groups(
     json!({"resourceGroups": [group(&["cpu"], &[("default", &["1"])]), group(&["memory"], &[("default", &["1"])])]}),
     "Misconfigured",
     "flavor default is listed more than once"
 )]
-#[case::a_negative_quota(
+#[case::quota_is_negative(
     json!({"resourceGroups": [group(&["cpu"], &[("default", &["-1"])])]}),
     "Misconfigured",
     "nominalQuota of cpu in flavor default: \"-1\" is negative; only zero or more is allowed"
 )]
-#[case::a_selector_that_says_nothing(
+#[case::selector_operator_is_unknown(
     json!({"namespaceSelector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}),
     "Misconfigured",
     "namespaceSelector: operator \"Like\" is not one of In, NotIn, Exists and DoesNotExist"
 )]
-fn a_cluster_queue_that_contradicts_itself_admits_nothing(
+fn misconfigured_cluster_queue_admits_nothing(
     #[case] patch: Value,
     #[case] reason: &str,
     #[case] problem: &str,
@@ -104,7 +104,7 @@ fn a_cluster_queue_that_contradicts_itself_admits_nothing(
 }
 
 #[test]
-fn fields_that_are_not_acted_on_are_named() {
+fn unsupported_fields_of_cluster_queue_are_reported() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.patch_cluster_queue(json!({
         "admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"},
@@ -124,9 +124,10 @@ fn fields_that_are_not_acted_on_are_named() {
     assert_eq!(condition::get(&conditions, names::UNSUPPORTED), None);
 }
 
-/// B35 is about gates of preemption, which are alpha in Kueue 0.19: they are not acted on, and whoever sets one is told so.
+/// B35 covers preemption gates, which are alpha in Kueue 0.19: they are ignored, and a condition
+/// reports that.
 #[test]
-fn a_workload_with_a_gate_of_preemption_is_told_that_it_is_not_acted_on() {
+fn unsupported_preemption_gate_of_workload_is_reported() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.patch_cluster_queue(json!({"preemption": {"withinClusterQueue": "LowerPriority"}}));
     cluster.submit("low", "1");
@@ -144,21 +145,21 @@ fn a_workload_with_a_gate_of_preemption_is_told_that_it_is_not_acted_on() {
 }
 
 #[rstest]
-#[case::no_queue_name(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = None, "Misconfigured",
+#[case::queue_name_is_missing(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = None, "Misconfigured",
     "no LocalQueue is named; set spec.queueName")]
-#[case::no_such_queue(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = Some("x".into()), "Misconfigured",
+#[case::local_queue_does_not_exist(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = Some("x".into()), "Misconfigured",
     "LocalQueue x doesn't exist")]
-#[case::an_orphan(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = Some("orphan".into()), "Misconfigured",
+#[case::cluster_queue_does_not_exist(|w: &mut sluice_api::kueue::Workload| w.spec.queue_name = Some("orphan".into()), "Misconfigured",
     "ClusterQueue gone doesn't exist")]
-#[case::gated(|w: &mut sluice_api::kueue::Workload| {
+#[case::admission_is_gated(|w: &mut sluice_api::kueue::Workload| {
     let gate = (names::ADMISSION_GATED_BY_ANNOTATION.to_owned(), "example.com/budget".to_owned());
     w.metadata.annotations.get_or_insert_default().extend([gate]);
 }, "AdmissionGated", "admission is gated by example.com/budget")]
-#[case::topology(|w: &mut sluice_api::kueue::Workload| {
+#[case::topology_is_required(|w: &mut sluice_api::kueue::Workload| {
     let request = json!({"required": "rack"});
     w.spec.pod_sets[0].topology_request = serde_json::from_value(request).ok();
 }, "Misconfigured", "pod set main requires a topology, which Sluice does not support yet")]
-fn what_keeps_a_workload_out_of_the_line_is_named(
+fn pending_reason_names_why_workload_is_not_queued(
     #[case] change: fn(&mut sluice_api::kueue::Workload),
     #[case] reason: &str,
     #[case] message: &str,
@@ -178,7 +179,7 @@ fn what_keeps_a_workload_out_of_the_line_is_named(
 #[rstest]
 #[case::cluster_queue("cq", "ClusterQueueStopped", "ClusterQueue cq is stopped", "ClusterQueueRestarted")]
 #[case::local_queue("lq", "LocalQueueStopped", "LocalQueue lq is stopped", "LocalQueueRestarted")]
-fn a_queue_that_is_drained_evicts_and_takes_back_when_it_is_started_again(
+fn drained_queue_evicts_workloads_and_readmits_them_after_restart(
     #[case] queue: &str,
     #[case] evicted: &str,
     #[case] stopped: &str,
@@ -195,13 +196,13 @@ fn a_queue_that_is_drained_evicts_and_takes_back_when_it_is_started_again(
     set(&mut cluster, "Hold");
     cluster.submit("waits", "1");
     assert_eq!(cluster.run(), [""; 0]);
-    assert!(!cluster.is_true("runs", names::EVICTED), "hold lets run what runs");
+    assert!(!cluster.is_true("runs", names::EVICTED), "Hold does not evict");
     assert_eq!(cluster.says("waits", names::QUOTA_RESERVED), ("Suspended".to_owned(), stopped.to_owned()));
 
     set(&mut cluster, "HoldAndDrain");
     cluster.run();
     assert_eq!(cluster.says("runs", names::EVICTED).0, evicted);
-    assert_eq!(cluster.reserved("default", "cpu"), "1", "an evicted workload holds its quota until it has stopped");
+    assert_eq!(cluster.reserved("default", "cpu"), "1", "an evicted workload holds its quota until its job has stopped");
     cluster.release("runs");
     cluster.run();
     assert_eq!(cluster.reserved("default", "cpu"), "0");
@@ -215,7 +216,7 @@ fn a_queue_that_is_drained_evicts_and_takes_back_when_it_is_started_again(
 }
 
 #[test]
-fn a_workload_that_is_deactivated_is_evicted_and_comes_back_when_it_is_active_again() {
+fn deactivated_workload_is_evicted_and_readmitted_when_reactivated() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.submit("a", "1");
     cluster.run();
@@ -236,7 +237,7 @@ fn a_workload_that_is_deactivated_is_evicted_and_comes_back_when_it_is_active_ag
 }
 
 #[test]
-fn a_waiting_workload_that_is_deactivated_says_so_and_is_not_admitted() {
+fn deactivated_pending_workload_reports_eviction_and_is_not_admitted() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.submit("a", "1");
     cluster.change("a", |workload| workload.spec.active = Some(false));
@@ -247,7 +248,7 @@ fn a_waiting_workload_that_is_deactivated_says_so_and_is_not_admitted() {
 }
 
 #[test]
-fn an_admitted_workload_says_where_and_no_longer_why_not() {
+fn admission_replaces_pending_reason_with_cluster_queue_name() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.submit("b", "1");
     cluster.run();

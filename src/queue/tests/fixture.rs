@@ -1,4 +1,4 @@
-//! A cluster in memory: what is written by the queue's effects is observed by it again.
+//! In-memory cluster: the scheduler's decisions are written to its objects and observed again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +14,9 @@ use sluice_api::condition;
 use sluice_api::kueue::workload::PodTemplate;
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, PodSet, ResourceFlavor, Workload, WorkloadSpec, names};
 
-/// The namespace of everything that does not say otherwise.
+/// Default namespace of all namespaced objects.
 pub(super) const NAMESPACE: &str = "team";
-/// Rounds after which a cluster that has not come to rest never will.
+/// Iteration limit for detecting non-convergence.
 const MANY_ROUNDS: usize = 200;
 
 pub(super) fn at(seconds: i64) -> Timestamp {
@@ -39,22 +39,22 @@ pub(super) struct Cluster {
     pub(super) workloads: BTreeMap<ObjectKey, Workload>,
     limit_ranges: BTreeMap<ObjectKey, LimitRange>,
     runtime_classes: BTreeMap<String, RuntimeClass>,
-    /// Every effect so far.
+    /// All decisions so far.
     pub(super) effects: Vec<Decision>,
-    /// Objects of which something was wanted that was not carried out; whoever writes asks for it again.
+    /// Targets of decisions that were not applied; `run` asks for those decisions again.
     owed: BTreeSet<DecisionTarget>,
-    /// The decision log, once it is asked for.
+    /// Records the decision log; `None` until `restart_recording`.
     recorder: Option<Recorder>,
     recorded: Vec<u8>,
 }
 
 impl Cluster {
-    /// One ClusterQueue `cq` behind the LocalQueue `lq`, with one flavor `default` that gives this much CPU.
+    /// Creates the LocalQueue `lq`, its ClusterQueue `cq` and the flavor `default` with this CPU quota.
     pub(super) fn with_cpu(quota: &str) -> Self {
         Self::with(json!({"resourceGroups": [group(&["cpu"], &[("default", &[quota])])], "namespaceSelector": {}}))
     }
 
-    /// One ClusterQueue `cq` with this spec behind the LocalQueue `lq`, and the flavors that it names.
+    /// Creates the LocalQueue `lq`, its ClusterQueue `cq` with this spec, and the flavors in it.
     pub(super) fn with(spec: Value) -> Self {
         let mut cluster = Self::default();
         for flavor in flavors_of(&spec) {
@@ -103,7 +103,7 @@ impl Cluster {
         self.tell(&Input::CohortDeleted(name));
     }
 
-    /// Changes the spec of the ClusterQueue `cq`.
+    /// Merges fields into the spec of the ClusterQueue `cq`; a null value removes a field.
     pub(super) fn patch_cluster_queue(&mut self, patch: Value) {
         let spec = serde_json::to_value(&self.cluster_queues["cq"].spec).expect("JSON");
         let mut spec = spec.as_object().cloned().expect("an object");
@@ -144,7 +144,7 @@ impl Cluster {
         self.tell(&Input::LimitRangeDeleted(&key(name)));
     }
 
-    /// Creates or changes a RuntimeClass whose pods cost so much besides.
+    /// Creates or changes a RuntimeClass with this pod overhead.
     pub(super) fn put_runtime_class(&mut self, name: &str, overhead: Value) {
         let object = json!({"metadata": {"name": name}, "handler": name, "overhead": {"podFixed": overhead}});
         let object: RuntimeClass = serde_json::from_value(object).expect("a RuntimeClass");
@@ -162,13 +162,13 @@ impl Cluster {
         self.workloads.insert(ObjectKey::of(&workload), workload);
     }
 
-    /// Creates a workload of one pod set `main` with one pod that asks for this much CPU.
+    /// Creates a workload with one pod set `main` of one pod that requests this much CPU.
     pub(super) fn submit(&mut self, name: &str, cpu: &str) {
         let workload = self.workload(name, &[("main", 1, json!({"cpu": cpu}))]);
         self.put(workload);
     }
 
-    /// A workload, made now, for the LocalQueue `lq`.
+    /// Returns a workload for the LocalQueue `lq`, created at the current time.
     pub(super) fn workload(&self, name: &str, pod_sets: &[(&str, i32, Value)]) -> Workload {
         let pod_sets = pod_sets.iter().map(|(name, count, requests)| pod_set(name, *count, requests)).collect();
         let mut workload =
@@ -188,7 +188,7 @@ impl Cluster {
     }
 
     pub(super) fn finish(&mut self, name: &str) {
-        let verdict = condition::ConditionUpdate {
+        let update = condition::ConditionUpdate {
             type_: names::FINISHED,
             status: true,
             reason: names::finished_reason::SUCCEEDED.into(),
@@ -198,7 +198,7 @@ impl Cluster {
         let now = at(self.now);
         self.change(name, |workload| {
             let status = workload.status.get_or_insert_with(Default::default);
-            condition::set(&mut status.conditions, now, verdict);
+            condition::set(&mut status.conditions, now, update);
         });
     }
 
@@ -207,13 +207,13 @@ impl Cluster {
         self.tell(&Input::WorkloadDeleted(&key(name)));
     }
 
-    /// The job of an evicted workload has stopped.
+    /// Releases the quota of an evicted workload, as its stopped job does.
     pub(super) fn release(&mut self, name: &str) {
         let now = at(self.now);
         self.change(name, |workload| workload.status = Some(status::released(workload, now)));
     }
 
-    /// Decides once; carries nothing out.
+    /// Runs one cycle without applying its decisions.
     pub(super) fn cycle(&mut self) -> Vec<Decision> {
         self.now += 1;
         let effects = self.engine.run_cycle(at(self.now));
@@ -225,7 +225,7 @@ impl Cluster {
         effects
     }
 
-    /// Decides once, and asks again for what was wanted before and not carried out.
+    /// Runs one cycle; adds the decisions of earlier cycles that were not applied.
     fn all_wanted(&mut self) -> Vec<Decision> {
         let mut effects = self.cycle();
         let fresh: BTreeSet<DecisionTarget> = effects.iter().map(Decision::target).collect();
@@ -234,7 +234,7 @@ impl Cluster {
         effects
     }
 
-    /// Carries an effect out: the queue observes what it asked for.
+    /// Writes a decision to its object; the scheduler observes the result.
     pub(super) fn carry_out(&mut self, effect: &Decision) {
         let now = at(self.now);
         self.owed.remove(&effect.target());
@@ -277,7 +277,8 @@ impl Cluster {
         }
     }
 
-    /// Decides and carries out until nothing more is wanted; returns the names of the workloads admitted on the way, in order.
+    /// Runs cycles and applies their decisions until there are none; returns the names of the
+    /// admitted workloads, in order.
     pub(super) fn run(&mut self) -> Vec<String> {
         let mut admitted = Vec::new();
         for _ in 0..MANY_ROUNDS {
@@ -292,10 +293,10 @@ impl Cluster {
                 self.carry_out(effect);
             }
         }
-        panic!("the cluster does not come to rest");
+        panic!("the cluster does not converge");
     }
 
-    /// A fresh process that observes the cluster as it is.
+    /// Replaces the scheduler with a new one that observes all objects.
     pub(super) fn restart(&mut self) {
         self.engine = Scheduler::new(self.settings.clone());
         if let Some(recorder) = &mut self.recorder {
@@ -313,14 +314,14 @@ impl Cluster {
         self.runtime_classes.clone().values().for_each(|object| self.tell(&Input::RuntimeClass(object)));
     }
 
-    /// Starts afresh with these settings, and keeps the decision log from now on.
+    /// Restarts the scheduler with these settings and starts recording the decision log.
     pub(super) fn restart_recording(&mut self, settings: Settings) {
         self.settings = settings;
         self.recorder = Some(Recorder::default());
         self.restart();
     }
 
-    /// The decision log, a line at a time.
+    /// Returns the lines of the decision log.
     pub(super) fn log(&mut self) -> Vec<String> {
         self.recorded.extend(self.recorder.iter_mut().flat_map(Recorder::take));
         String::from_utf8_lossy(&self.recorded).lines().map(str::to_owned).collect()
@@ -331,7 +332,7 @@ impl Cluster {
         status.is_some_and(|status| condition::is_true(&status.conditions, type_))
     }
 
-    /// Reason and message of a workload's condition.
+    /// Returns reason and message of a workload's condition; empty strings if it is not set.
     pub(super) fn says(&self, name: &str, type_: &str) -> (String, String) {
         let status = self.workloads[&key(name)].status.clone().unwrap_or_default();
         let found = condition::get(&status.conditions, type_).cloned();
@@ -342,7 +343,7 @@ impl Cluster {
         self.engine.explain(&key(name))
     }
 
-    /// What is reserved of one resource of one flavor, as the status of `cq` says it.
+    /// Returns the reserved quantity of one resource of one flavor from the status of `cq`.
     pub(super) fn reserved(&self, flavor: &str, resource: &str) -> String {
         let status = self.cluster_queues["cq"].status.clone().unwrap_or_default();
         let flavors = status.flavors_reservation.into_iter().filter(|usage| usage.name == flavor);
@@ -350,7 +351,7 @@ impl Cluster {
         totals.next().and_then(|usage| usage.total).map(|total| total.0).unwrap_or_default()
     }
 
-    /// Names of the workloads that hold quota, as their statuses say it.
+    /// Returns the names of the workloads that hold quota according to their statuses.
     pub(super) fn holders(&self) -> Vec<&str> {
         let names = self.workloads.keys().map(|key| key.name.as_str());
         names.filter(|name| self.is_true(name, names::QUOTA_RESERVED) && !self.is_true(name, names::FINISHED)).collect()
@@ -363,7 +364,7 @@ fn flavors_of(spec: &Value) -> Vec<String> {
     flavors.filter_map(|flavor| flavor["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// A resource group: the covered resources, and the nominal quota of each in each flavor.
+/// Returns a resource group: the covered resources, and for each flavor their nominal quotas.
 pub(super) fn group(resources: &[&str], flavors: &[(&str, &[&str])]) -> Value {
     let flavors: Vec<Value> = flavors
         .iter()
@@ -387,7 +388,7 @@ pub(super) fn pod_set(name: &str, count: i32, requests: &Value) -> PodSet {
     }
 }
 
-/// Makes a workload the successor of another.
+/// Makes a workload the replacement slice of another.
 pub(super) fn replacing(mut workload: Workload, predecessor: &str) -> Workload {
     let claim = (names::SLICE_REPLACEMENT_FOR_ANNOTATION.to_owned(), format!("{NAMESPACE}/{predecessor}"));
     workload.metadata.annotations.get_or_insert_default().extend([claim]);

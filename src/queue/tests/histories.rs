@@ -1,4 +1,4 @@
-//! Random histories: what must hold whatever happens, in whichever order.
+//! Invariants of a single ClusterQueue under random histories.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::tree::UsageView;
 use crate::{Decision, Input, ObjectKey, PendingCause, Settings};
 use sluice_api::kueue::names;
 
-/// Something that happens to the cluster. Small numbers stand for workloads, so that the same ones are met again.
+/// Change of the cluster. Workloads have small numbers, so that a history uses each several times.
 #[derive(Debug, Clone)]
 enum Act {
     Submit {
@@ -46,11 +46,11 @@ enum Act {
     Stop(&'static str),
     StopLocal(&'static str),
     RemoveLocal,
-    /// Names another LocalQueue than before.
+    /// Moves a workload to another LocalQueue.
     Move(u8, &'static str),
     RemoveFlavor,
     AddFlavor,
-    /// Decides, and carries out only some effects: those whose bit is set; the others are lost.
+    /// Runs a cycle and applies only the decisions whose bit is set; the others are lost.
     CycleAndLose(u32),
     Refuse(u8),
     Restart,
@@ -129,8 +129,8 @@ fn apply(cluster: &mut Cluster, act: &Act) {
         Act::Finish(id) if exists(cluster, *id) => cluster.finish(&name(*id)),
         Act::Delete(id) if exists(cluster, *id) => cluster.delete(&name(*id)),
         Act::MarkDeleted(id) if exists(cluster, *id) => {
-            let going = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(cluster.now));
-            cluster.change(&name(*id), |workload| workload.metadata.deletion_timestamp = Some(going));
+            let deleted_at = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(cluster.now));
+            cluster.change(&name(*id), |workload| workload.metadata.deletion_timestamp = Some(deleted_at));
         }
         Act::SetActive(id, active) if exists(cluster, *id) => {
             cluster.change(&name(*id), |workload| workload.spec.active = Some(*active));
@@ -166,7 +166,7 @@ fn apply(cluster: &mut Cluster, act: &Act) {
     }
 }
 
-/// Usage by flavor and resource, added up from the charge of each workload.
+/// Returns usage by flavor and resource, summed up from the usage of each workload.
 fn recomputed(cluster: &Cluster) -> BTreeMap<(String, String), i128> {
     let mut usage = BTreeMap::new();
     for (_, charge) in cluster.engine.recomputed_usage("cq") {
@@ -178,7 +178,8 @@ fn recomputed(cluster: &Cluster) -> BTreeMap<(String, String), i128> {
     usage
 }
 
-/// The ledger says what the charges add up to, and an admission takes nothing past the nominal quota.
+/// Checks that the ledger and the tree equal the sum of all workloads' usage, and that no admission
+/// exceeds the nominal quota.
 fn check_ledger(cluster: &Cluster, before: &BTreeMap<(String, String), i128>) -> Result<(), TestCaseError> {
     let after = recomputed(cluster);
     let state = cluster.engine.cluster_queues.get_by_name("cq").expect("the ClusterQueue is known");
@@ -188,9 +189,9 @@ fn check_ledger(cluster: &Cluster, before: &BTreeMap<(String, String), i128>) ->
         let pair = (at.flavor.clone(), at.resource.clone());
         let (was, is) = (before.get(&pair).copied().unwrap_or(0), after.get(&pair).copied().unwrap_or(0));
         let fr = tree.known_flavor_resource(&at.flavor, &at.resource).expect("it has a number");
-        prop_assert_eq!(state.ledger.totals.reserved(fr), is, "the ledger of {:?}", pair);
+        prop_assert_eq!(state.ledger.totals.reserved(fr), is, "ledger usage of {:?}", pair);
         let node = tree.known_cluster_queue("cq").expect("it has a number");
-        prop_assert_eq!(tree.usage(node, fr, UsageView::Actual), is, "the tree of {:?}", pair);
+        prop_assert_eq!(tree.usage(node, fr, UsageView::Actual), is, "tree usage of {:?}", pair);
         let nominal = i128::from(limits.nominal.get());
         prop_assert!(is <= was || is <= nominal, "{:?} went from {} to {} of {}", pair, was, is, nominal);
     }
@@ -211,7 +212,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     })
 }
 
-/// The log of a history, in which workloads preempt.
+/// Returns the decision log of a history with preemption enabled.
 fn recorded(settings: Settings, history: &[Act]) -> Vec<String> {
     let mut cluster = start();
     cluster.patch_cluster_queue(json!({"preemption": {"withinClusterQueue": "LowerPriority"}}));
@@ -220,7 +221,8 @@ fn recorded(settings: Settings, history: &[Act]) -> Vec<String> {
     cluster.log()
 }
 
-/// Makes one of all decisions of a log another one; returns where it is: line and place, both counted from 1.
+/// Changes one decision of a log; returns its line and its position in the line, both counted from
+/// 1, or `None` if the log has no decision.
 fn falsify(log: &mut [String], choice: prop::sample::Index) -> Option<(usize, usize)> {
     let decisions = |line: &String| {
         let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -232,7 +234,7 @@ fn falsify(log: &mut [String], choice: prop::sample::Index) -> Option<(usize, us
     let mut value: serde_json::Value = serde_json::from_str(&log[line]).expect("JSON");
     let decision = value.pointer_mut(&format!("/cycle/decisions/{place}")).and_then(|one| one.as_object_mut());
     for (_, decided) in decision.expect("a decision") {
-        decided["workload"] = json!("team/somebody-else");
+        decided["workload"] = json!("team/other-workload");
     }
     log[line] = value.to_string();
     Some((line + 1, place + 1))
@@ -241,30 +243,30 @@ fn falsify(log: &mut [String], choice: prop::sample::Index) -> Option<(usize, us
 proptest! {
     #![proptest_config(config())]
 
-    /// I1 and I4, at every step of every history.
+    /// I1 and I4, after every change of every history.
     #[test]
-    fn no_admission_exceeds_the_quota_and_the_ledger_is_the_sum_of_the_charges(history in prop::collection::vec(acts(), 1..60)) {
+    fn admission_never_exceeds_quota_and_ledger_equals_sum_of_usage(history in prop::collection::vec(acts(), 1..60)) {
         let mut cluster = start();
         for act in &history {
             let before = recomputed(&cluster);
             apply(&mut cluster, act);
             match act {
-                // Quota is freed and given out again in one go.
+                // A run frees quota and assigns it again, so only the final state is comparable.
                 Act::Run => check_ledger(&cluster, &recomputed(&cluster))?,
                 _ => check_ledger(&cluster, &before)?,
             }
         }
     }
 
-    /// I5: once at rest, nobody waits who would fit, but behind the head of a strict line.
+    /// I5: in a converged cluster no pending workload would fit, except behind a StrictFIFO head.
     #[test]
-    fn at_rest_nobody_waits_who_would_fit(history in prop::collection::vec(acts(), 1..60)) {
+    fn no_pending_workload_fits_after_convergence(history in prop::collection::vec(acts(), 1..60)) {
         let mut cluster = start();
         for act in &history {
             apply(&mut cluster, act);
         }
         cluster.run();
-        // Longer than numbers may be old.
+        // More than the age at which numbers in pending messages are refreshed.
         cluster.now += 60;
         cluster.run();
         let strict = cluster.engine.cluster_queues.get_by_name("cq").and_then(|state| state.config.as_ref()).is_some_and(|quota| quota.strict_fifo);
@@ -283,9 +285,9 @@ proptest! {
         }
     }
 
-    /// The same history gives the same effects.
+    /// The same history gives the same decisions.
     #[test]
-    fn the_same_history_gives_the_same_effects(history in prop::collection::vec(acts(), 1..40)) {
+    fn same_history_gives_same_decisions(history in prop::collection::vec(acts(), 1..40)) {
         let run = || {
             let mut cluster = start();
             for act in &history {
@@ -296,9 +298,9 @@ proptest! {
         prop_assert_eq!(run(), run());
     }
 
-    /// I7: a fresh process comes to rest where the old one does.
+    /// I7: a restarted process converges to the same state.
     #[test]
-    fn a_restart_changes_nothing_at_rest(history in prop::collection::vec(acts(), 1..40)) {
+    fn restart_after_convergence_decides_nothing(history in prop::collection::vec(acts(), 1..40)) {
         let mut cluster = start();
         for act in history.iter().filter(|act| !matches!(act, Act::Refuse(_))) {
             apply(&mut cluster, act);
@@ -311,9 +313,10 @@ proptest! {
         prop_assert_eq!(effects, vec![]);
     }
 
-    /// The decision log of a history decides the same again, and no decision in it can be changed unnoticed.
+    /// Replaying the decision log of a history gives the same decisions, and replay detects a changed
+    /// decision.
     #[test]
-    fn a_decision_log_replays(
+    fn decision_log_replays_and_detects_changed_decision(
         settings in settings(),
         history in prop::collection::vec(acts(), 1..40),
         choice in any::<prop::sample::Index>(),
@@ -329,7 +332,7 @@ proptest! {
             prop_assert_eq!(replayed.decisions, 0);
             return Ok(());
         };
-        let found = replay(&log).expect("a log that can still be read");
+        let found = replay(&log).expect("a readable log");
         prop_assert_eq!(found.differences, 1);
         let first = found.first_difference.map(|Difference { line, decision, .. }| (line, decision));
         prop_assert_eq!(first, Some((line, decision)));

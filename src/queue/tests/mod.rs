@@ -1,4 +1,4 @@
-//! Tests of the queue as a whole, through its events and effects.
+//! Tests of the whole scheduler through its inputs and decisions.
 
 use proptest::test_runner::{Config, RngSeed};
 
@@ -17,17 +17,19 @@ mod rules;
 mod slices;
 mod worlds;
 
-/// How many random worlds each property is tried on, unless PROPTEST_CASES says so: what takes an unoptimised build seconds.
+/// Random cases for each property unless PROPTEST_CASES is set: a few seconds in an unoptimized
+/// build.
 const CASES: u32 = 100;
 
-/// The same worlds on every run, so that a commit passes or does not. PROPTEST_RNG_SEED makes others.
+/// Returns a configuration with a fixed seed, so that the result of a commit is reproducible.
+/// PROPTEST_RNG_SEED selects other cases.
 fn config() -> Config {
-    let named = |variable: &str| std::env::var_os(variable).is_some();
+    let is_set = |variable: &str| std::env::var_os(variable).is_some();
     let mut config = Config { failure_persistence: None, ..Config::default() };
-    if !named("PROPTEST_CASES") {
+    if !is_set("PROPTEST_CASES") {
         config.cases = CASES;
     }
-    if !named("PROPTEST_RNG_SEED") {
+    if !is_set("PROPTEST_RNG_SEED") {
         config.rng_seed = RngSeed::Fixed(1);
     }
     config

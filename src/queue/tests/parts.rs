@@ -1,4 +1,4 @@
-//! Preemption takes what is missed the least: the surge of an upgrade first, and only then the whole job.
+//! Partial preemption: the surge of an upgrade is preempted before a whole workload.
 
 use rstest::rstest;
 use serde_json::json;
@@ -9,14 +9,14 @@ use crate::partial_preemption::{PARTIALLY_PREEMPTED, PreemptiblePart};
 use crate::{Decision, PendingCause};
 use sluice_api::kueue::{Workload, names};
 
-/// A ClusterQueue with 10 CPU in which who has the higher priority comes first.
+/// Returns a ClusterQueue of 10 CPUs that preempts lower priorities.
 fn cluster() -> Cluster {
     let mut cluster = Cluster::with_cpu("10");
     cluster.patch_cluster_queue(json!({"preemption": {"withinClusterQueue": "LowerPriority"}}));
     cluster
 }
 
-/// So many pods of 1 CPU, of which these are the surge.
+/// Returns a workload of `pods` pods of 1 CPU, of which `surge` are the surge.
 fn service(cluster: &Cluster, name: &str, priority: i32, pods: i32, surge: i32) -> Workload {
     let mut workload = cluster.workload(name, &[("worker", pods, json!({"cpu": "1"}))]);
     workload.spec.priority = Some(priority);
@@ -30,7 +30,8 @@ fn declare_surge(workload: &mut Workload, surge: i32) {
     workload.metadata.annotations.get_or_insert_default().extend([record]);
 }
 
-/// A service `a` of so many pods, of which these are the surge, runs, and somebody who comes first wants so many.
+/// Returns a cluster in which `a` runs `pods` pods, `surge` of them as surge, and the
+/// higher-priority `urgent` requests `wanted` pods.
 fn preempted(pods: i32, surge: i32, wanted: i32) -> Cluster {
     let mut cluster = cluster();
     let upgrading = service(&cluster, "a", 0, pods, surge);
@@ -41,7 +42,7 @@ fn preempted(pods: i32, surge: i32, wanted: i32) -> Cluster {
     cluster
 }
 
-/// Its surge has stopped, and it asks for the rest only.
+/// Removes the surge of a workload, leaving `pods` pods.
 fn stop_surge(cluster: &mut Cluster, name: &str, pods: i32) {
     cluster.change(name, |workload| {
         workload.spec.pod_sets[0].count = pods;
@@ -49,25 +50,25 @@ fn stop_surge(cluster: &mut Cluster, name: &str, pods: i32) {
     });
 }
 
-/// Who loses its surge, and who all that it has.
+/// Returns the workloads that lose only their surge, and those that are evicted.
 fn losers(cluster: &Cluster) -> (Vec<&str>, Vec<&str>) {
-    let with = |condition: &str| {
+    let workloads_with = |condition: &str| {
         let names = cluster.workloads.keys().map(|key| key.name.as_str());
         names.filter(|name| cluster.is_true(name, condition)).collect()
     };
-    (with(PARTIALLY_PREEMPTED), with(names::EVICTED))
+    (workloads_with(PARTIALLY_PREEMPTED), workloads_with(names::EVICTED))
 }
 
 #[rstest]
-#[case::the_surge_is_enough(&[("a", 0, 8, 4)], 4, &["a"], &[])]
-#[case::the_surge_is_not_enough(&[("a", 0, 8, 4)], 7, &[], &["a"])]
-#[case::there_is_no_surge(&[("a", 0, 8, 0)], 4, &[], &["a"])]
-#[case::two_surges_before_one_that_serves(&[("a", 0, 5, 2), ("b", 0, 5, 2)], 4, &["a", "b"], &[])]
-#[case::no_more_surges_than_are_needed(&[("a", 0, 5, 2), ("b", 0, 5, 2)], 2, &["b"], &[])]
-#[case::one_of_lower_priority_before_a_surge(&[("a", 0, 5, 0), ("b", 1, 5, 3)], 3, &[], &["a"])]
-#[case::all_surges_before_one_that_serves(&[("a", 0, 5, 2), ("b", 0, 5, 2)], 6, &["a"], &["b"])]
-#[case::nobody_of_higher_priority(&[("a", 20, 8, 4)], 4, &[], &[])]
-fn what_is_missed_the_least_goes_first(
+#[case::surge_is_enough(&[("a", 0, 8, 4)], 4, &["a"], &[])]
+#[case::surge_is_not_enough(&[("a", 0, 8, 4)], 7, &[], &["a"])]
+#[case::workload_has_no_surge(&[("a", 0, 8, 0)], 4, &[], &["a"])]
+#[case::two_surges_go_before_a_whole_workload(&[("a", 0, 5, 2), ("b", 0, 5, 2)], 4, &["a", "b"], &[])]
+#[case::only_required_surges_go(&[("a", 0, 5, 2), ("b", 0, 5, 2)], 2, &["b"], &[])]
+#[case::lower_priority_goes_before_a_surge(&[("a", 0, 5, 0), ("b", 1, 5, 3)], 3, &[], &["a"])]
+#[case::all_surges_go_before_a_whole_workload(&[("a", 0, 5, 2), ("b", 0, 5, 2)], 6, &["a"], &["b"])]
+#[case::higher_priority_stays(&[("a", 20, 8, 4)], 4, &[], &[])]
+fn surge_is_preempted_before_whole_workload(
     #[case] running: &[(&str, i32, i32, i32)],
     #[case] wanted: i32,
     #[case] surges: &[&str],
@@ -89,9 +90,9 @@ fn what_is_missed_the_least_goes_first(
 }
 
 #[test]
-fn what_a_surge_held_is_given_away_once_its_pods_are_gone() {
+fn preemptor_is_admitted_once_surge_pods_are_gone() {
     let mut cluster = preempted(8, 4, 5);
-    assert_eq!(cluster.run(), [""; 0], "the surge runs still");
+    assert_eq!(cluster.run(), [""; 0], "the surge is still running");
     let (reason, message) = cluster.says("a", PARTIALLY_PREEMPTED);
     assert_eq!(reason, "Surge");
     assert!(message.starts_with("For workload team/urgent: Preempted to accommodate a workload"), "{message}");
@@ -101,7 +102,7 @@ fn what_a_surge_held_is_given_away_once_its_pods_are_gone() {
 
     cluster.restart();
     assert_eq!(cluster.run(), [""; 0]);
-    assert_eq!(losers(&cluster), (vec!["a"], vec![]), "a fresh process takes nothing more");
+    assert_eq!(losers(&cluster), (vec!["a"], vec![]), "a restarted process preempts nothing more");
 
     stop_surge(&mut cluster, "a", 4);
     assert_eq!(cluster.run(), ["urgent"]);
@@ -110,7 +111,7 @@ fn what_a_surge_held_is_given_away_once_its_pods_are_gone() {
 }
 
 #[test]
-fn more_is_taken_from_one_that_gives_back_already() {
+fn workload_releasing_its_surge_can_be_evicted_as_a_whole() {
     let mut cluster = preempted(10, 4, 4);
     cluster.run();
 
@@ -122,7 +123,7 @@ fn more_is_taken_from_one_that_gives_back_already() {
 }
 
 #[test]
-fn an_upgrade_is_asked_for_again_only_when_its_surge_is_given_back() {
+fn new_surge_request_waits_until_preempted_surge_is_released() {
     let mut cluster = preempted(8, 4, 3);
     cluster.run();
 
@@ -133,11 +134,11 @@ fn an_upgrade_is_asked_for_again_only_when_its_surge_is_given_back() {
 
     stop_surge(&mut cluster, "a", 4);
     assert_eq!(cluster.run(), ["urgent"]);
-    assert!(matches!(cluster.why("a2"), Some(PendingCause::Quota(_))), "it waits for what the other got");
+    assert!(matches!(cluster.why("a2"), Some(PendingCause::Quota(_))), "it is pending for the quota that urgent holds");
 }
 
 #[test]
-fn a_surge_that_has_come_to_serve_is_not_taken() {
+fn promoted_surge_is_not_preempted_as_surge() {
     let mut cluster = preempted(8, 4, 3);
     let decided = cluster.cycle();
     assert!(decided.iter().any(|effect| matches!(effect, Decision::PreemptPart { part: PreemptiblePart::Surge, .. })));
@@ -145,5 +146,5 @@ fn a_surge_that_has_come_to_serve_is_not_taken() {
     cluster.change("a", |workload| declare_surge(workload, 0));
     cluster.run();
 
-    assert_eq!(losers(&cluster), (vec![], vec!["a"]), "nothing less than all of it is enough");
+    assert_eq!(losers(&cluster), (vec![], vec!["a"]), "without a surge only the whole workload can be preempted");
 }

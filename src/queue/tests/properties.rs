@@ -1,4 +1,4 @@
-//! What must hold in every small cluster, and that the engine decides as the oracle does.
+//! Compares the scheduler's decisions with the oracle's in random small clusters.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::partial_preemption::PreemptionScope;
 use crate::tree::NodeId;
 use crate::{Decision, EvictionReason, ObjectKey};
 
-/// What the engine decided, as the oracle would say it.
+/// Converts the scheduler's decisions to the oracle's form.
 fn decision_of(cluster: &Cluster, effects: &[Decision]) -> oracle::Decision {
     let mut decision = oracle::Decision::default();
     for effect in effects {
@@ -39,44 +39,47 @@ fn decision_of(cluster: &Cluster, effects: &[Decision]) -> oracle::Decision {
     decision
 }
 
-/// For whom quota is kept until others have given it back, and the root of each tree.
+/// Returns the workloads with a capacity reservation that wait for evictions, with the root of their
+/// tree.
 fn room_is_made_for(cluster: &Cluster) -> Vec<(NodeId, ObjectKey)> {
-    let promises =
-        cluster.engine.reservations.iter().flat_map(|(root, promises)| promises.iter().map(|one| (*root, one)));
-    let promises = promises.filter(|(_, promise)| promise.queue_position.is_some());
-    let slots = promises.filter_map(|(root, promise)| Some((root, cluster.engine.workloads.get(promise.workload)?)));
-    slots.map(|(root, slot)| (root, slot.info.key.clone())).collect()
+    let by_root = cluster.engine.reservations.iter();
+    let reservations = by_root.flat_map(|(root, reservations)| reservations.iter().map(|one| (*root, one)));
+    let reservations = reservations.filter(|(_, reservation)| reservation.queue_position.is_some());
+    let cached = reservations
+        .filter_map(|(root, reservation)| Some((root, cluster.engine.workloads.get(reservation.workload)?)));
+    cached.map(|(root, workload)| (root, workload.info.key.clone())).collect()
 }
 
-/// The trees in which nothing happened since room was made in them. Evictions are under way there: who is next is decided when
-/// they are through, or anything else happens, and not before.
+/// Returns the trees without any change since a reservation was made in them. Evictions are in
+/// progress there; the scheduler decides nothing until they finish or another input arrives.
 fn asleep(cluster: &Cluster) -> BTreeSet<NodeId> {
     let engine = &cluster.engine;
     if engine.tree.is_stale() {
         return BTreeSet::new();
     }
-    let awake: BTreeSet<NodeId> = engine.dirty_cluster_queues.iter().map(|node| engine.tree.root(*node)).collect();
-    room_is_made_for(cluster).into_iter().map(|(root, _)| root).filter(|root| !awake.contains(root)).collect()
+    let dirty: BTreeSet<NodeId> = engine.dirty_cluster_queues.iter().map(|node| engine.tree.root(*node)).collect();
+    room_is_made_for(cluster).into_iter().map(|(root, _)| root).filter(|root| !dirty.contains(root)).collect()
 }
 
-/// A decision on the trees that are awake. Trees are decided in no particular order.
+/// Drops the decisions on idle trees and sorts the rest, since trees are scheduled in no particular
+/// order.
 fn on_others(mut decision: oracle::Decision, cluster: &Cluster, asleep: &BTreeSet<NodeId>) -> oracle::Decision {
     let tree = &cluster.engine.tree;
-    let awake = |key: &ObjectKey| {
+    let is_active = |key: &ObjectKey| {
         let local_queue = cluster.workloads[key].spec.queue_name.as_deref().unwrap_or_default();
         let queue = local_queue.trim_start_matches('l');
         tree.known_cluster_queue(queue).is_none_or(|node| !asleep.contains(&tree.root(node)))
     };
-    decision.admitted.retain(|admitted| awake(&admitted.workload));
-    decision.evicted.retain(|victim, _| awake(victim));
-    decision.deferred.retain(awake);
+    decision.admitted.retain(|admitted| is_active(&admitted.workload));
+    decision.evicted.retain(|target, _| is_active(target));
+    decision.deferred.retain(is_active);
     decision.admitted.sort_by(|a, b| a.workload.cmp(&b.workload));
     decision
 }
 
 fn whys(cluster: &Cluster) -> String {
-    let whys = cluster.workloads.keys().filter_map(|key| Some(format!("{}: {}", key.name, cluster.why(&key.name)?)));
-    whys.collect::<Vec<_>>().join("\n")
+    let causes = cluster.workloads.keys().filter_map(|key| Some(format!("{}: {}", key.name, cluster.why(&key.name)?)));
+    causes.collect::<Vec<_>>().join("\n")
 }
 
 fn agree(plan: &Plan, history: &[Vec<Act>], restarts: bool) -> Result<(), TestCaseError> {
@@ -103,12 +106,12 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn a_fresh_engine_decides_as_the_oracle_does(plan in plans(), history in histories()) {
+    fn restarted_scheduler_decides_like_the_oracle(plan in plans(), history in histories()) {
         agree(&plan, &history, true)?;
     }
 
     #[test]
-    fn the_engine_decides_as_the_oracle_does(plan in plans(), history in histories()) {
+    fn scheduler_decides_like_the_oracle(plan in plans(), history in histories()) {
         agree(&plan, &history, false)?;
     }
 }

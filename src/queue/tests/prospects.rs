@@ -1,4 +1,4 @@
-//! What could ever be given: held against what the engine then gives, to the last unit.
+//! Feasibility checks, compared with what the scheduler then admits, exact to one unit.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ use sluice_api::quantity::Amount;
 
 const FLAVORS: [&str; 2] = ["big", "small"];
 
-/// Quota of one flavor, in thousandths of a CPU.
+/// Quota of one flavor, in milli-CPU.
 #[derive(Debug, Clone)]
 struct Limits {
     nominal: i64,
@@ -20,14 +20,14 @@ struct Limits {
     lending: Option<i64>,
 }
 
-/// A ClusterQueue and one beside it, perhaps in a cohort, perhaps below another; and a workload.
+/// Two ClusterQueues, optionally in a cohort, which optionally has a parent; and a workload.
 #[derive(Debug, Clone)]
 struct World {
     own: Vec<Limits>,
     other: Vec<Limits>,
     cohort: Option<Vec<Limits>>,
     top: Option<Vec<Limits>>,
-    /// Pods of each pod set, and what each of them asks for.
+    /// Pods of each pod set, and the milli-CPU that each pod requests.
     sets: Vec<(i32, i64)>,
 }
 
@@ -96,8 +96,8 @@ impl World {
     }
 
     fn workload(&self, cluster: &Cluster) -> Workload {
-        let named: Vec<String> = (0..self.sets.len()).map(|index| format!("set-{index}")).collect();
-        let sets: Vec<(&str, i32, Value)> = named
+        let names: Vec<String> = (0..self.sets.len()).map(|index| format!("set-{index}")).collect();
+        let sets: Vec<(&str, i32, Value)> = names
             .iter()
             .zip(&self.sets)
             .map(|(name, (count, cpu))| (name.as_str(), *count, json!({"cpu": format!("{cpu}m")})))
@@ -105,7 +105,7 @@ impl World {
         cluster.workload("w", &sets)
     }
 
-    /// Whether the engine admits the workload, with nobody else there.
+    /// Reports whether the scheduler admits the workload when there is no other.
     fn admits(&self) -> bool {
         let mut cluster = self.cluster();
         let workload = self.workload(&cluster);
@@ -118,15 +118,15 @@ impl World {
         prospect(&cluster, &self.workload(&cluster))
     }
 
-    /// The quota of the ClusterQueue that is short of something, with the least that is enough.
-    fn nominal(&mut self, lack: &QuotaDeficit) -> &mut i64 {
-        &mut self.own[flavor(lack)].nominal
+    /// Returns the ClusterQueue's nominal quota of the flavor in deficit.
+    fn nominal(&mut self, deficit: &QuotaDeficit) -> &mut i64 {
+        &mut self.own[flavor(deficit)].nominal
     }
 
-    /// What binds, if the lack says how much of it would be enough.
-    fn limit(&mut self, lack: &QuotaDeficit) -> &mut i64 {
-        let flavor = flavor(lack);
-        match &lack.binding {
+    /// Returns the limit that causes the deficit.
+    fn limit(&mut self, deficit: &QuotaDeficit) -> &mut i64 {
+        let flavor = flavor(deficit);
+        match &deficit.binding {
             BindingLimit::NominalQuota => &mut self.own[flavor].nominal,
             BindingLimit::BorrowingLimit => self.own[flavor].borrowing.as_mut().expect("a limit"),
             BindingLimit::Cohort(name) => &mut self.shared(name)[flavor].nominal,
@@ -136,60 +136,61 @@ impl World {
 
     fn shared(&mut self, cohort: &str) -> &mut Vec<Limits> {
         let shared = if cohort == "all" { &mut self.cohort } else { &mut self.top };
-        shared.as_mut().expect("the cohort that binds is there")
+        shared.as_mut().expect("the binding cohort exists")
     }
 }
 
-fn flavor(lack: &QuotaDeficit) -> usize {
-    FLAVORS.iter().position(|flavor| *flavor == lack.flavor).expect("a flavor of the queue")
+fn flavor(deficit: &QuotaDeficit) -> usize {
+    FLAVORS.iter().position(|flavor| *flavor == deficit.flavor).expect("a flavor of the queue")
 }
 
 fn prospect(cluster: &Cluster, workload: &Workload) -> Feasibility {
     let all = workload.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count.unsigned_abs())).collect();
-    cluster.engine.feasibility_checker(workload).expect("a queue that is there").check(&all)
+    cluster.engine.feasibility_checker(workload).expect("the queue exists").check(&all)
 }
 
 proptest! {
     #![proptest_config(config())]
 
-    /// What is said to fit is admitted; what lacks something is not, is with the quota that is named, and not with a unit less.
+    /// A workload that fits is admitted. One with a deficit is not, is admitted with the reported
+    /// nominal quota, and is not with one unit less.
     #[test]
-    fn what_is_said_to_be_enough_is_and_a_unit_less_is_not(world in world()) {
+    fn reported_nominal_quota_is_exactly_sufficient(world in world()) {
         match world.prospect() {
             Feasibility::Fits => prop_assert!(world.admits()),
-            Feasibility::NoMatchingFlavor(obstacles) => prop_assert!(false, "all flavors are for all pods: {obstacles:?}"),
-            Feasibility::ExceedsQuota(lacks) => {
+            Feasibility::NoMatchingFlavor(rejections) => prop_assert!(false, "every flavor matches every pod: {rejections:?}"),
+            Feasibility::ExceedsQuota(deficits) => {
                 prop_assert!(!world.admits());
                 let mut enough = world.clone();
-                for lack in &lacks {
-                    *enough.nominal(lack) = lack.required_nominal.get();
+                for deficit in &deficits {
+                    *enough.nominal(deficit) = deficit.required_nominal.get();
                 }
-                prop_assert!(enough.admits(), "{lacks:?}");
-                for lack in &lacks {
+                prop_assert!(enough.admits(), "{deficits:?}");
+                for deficit in &deficits {
                     let mut short = enough.clone();
-                    *short.nominal(lack) -= 1;
-                    prop_assert!(!short.admits(), "{lack:?}");
+                    *short.nominal(deficit) -= 1;
+                    prop_assert!(!short.admits(), "{deficit:?}");
                 }
             }
         }
     }
 
-    /// More of what binds is enough as well where that is said, and a unit less is not.
+    /// Raising the binding limit to the reported value is enough too, and one unit less is not.
     #[test]
-    fn what_binds_can_be_raised_instead(world in world()) {
-        let Feasibility::ExceedsQuota(lacks) = world.prospect() else { return Ok(()) };
-        let [lack] = lacks.as_slice() else { return Ok(()) };
-        let Some(limit) = lack.required_limit else { return Ok(()) };
+    fn reported_binding_limit_is_exactly_sufficient(world in world()) {
+        let Feasibility::ExceedsQuota(deficits) = world.prospect() else { return Ok(()) };
+        let [deficit] = deficits.as_slice() else { return Ok(()) };
+        let Some(limit) = deficit.required_limit else { return Ok(()) };
         let mut enough = world.clone();
-        *enough.limit(lack) = limit.get();
-        prop_assert!(enough.admits(), "{lack:?}");
-        *enough.limit(lack) -= 1;
-        prop_assert!(!enough.admits(), "{lack:?}");
+        *enough.limit(deficit) = limit.get();
+        prop_assert!(enough.admits(), "{deficit:?}");
+        *enough.limit(deficit) -= 1;
+        prop_assert!(!enough.admits(), "{deficit:?}");
     }
 }
 
 #[test]
-fn a_lack_says_what_is_needed_and_where_it_binds() {
+fn quota_deficit_reports_required_quota_and_binding_limit() {
     let world = World {
         own: vec![Limits { nominal: 4, borrowing: Some(1), lending: None }],
         other: vec![Limits { nominal: 3, borrowing: None, lending: None }],
@@ -198,7 +199,7 @@ fn a_lack_says_what_is_needed_and_where_it_binds() {
         sets: vec![(1, 2), (2, 2)],
     };
 
-    let lack = QuotaDeficit {
+    let deficit = QuotaDeficit {
         flavor: "big".into(),
         resource: "cpu".into(),
         requested: Amount::new(6),
@@ -209,18 +210,18 @@ fn a_lack_says_what_is_needed_and_where_it_binds() {
         required_nominal: Amount::new(5),
         required_limit: Some(Amount::new(2)),
     };
-    assert_eq!(world.prospect(), Feasibility::ExceedsQuota(vec![lack]));
+    assert_eq!(world.prospect(), Feasibility::ExceedsQuota(vec![deficit]));
 }
 
 #[test]
-fn what_nobody_offers_is_no_lack() {
+fn uncovered_resource_is_no_matching_flavor_instead_of_deficit() {
     let cluster = Cluster::with_cpu("4");
     let workload = cluster.workload("w", &[("main", 1, json!({"gpu": "1"}))]);
     assert!(matches!(prospect(&cluster, &workload), Feasibility::NoMatchingFlavor(_)));
 }
 
 #[test]
-fn pods_that_run_stay_in_their_flavor() {
+fn replacement_slice_must_fit_into_flavor_of_running_pods() {
     // Given a slice in the first of two flavors, the second of which is much larger,
     let spec = json!({"namespaceSelector": {}, "resourceGroups": [group(&["cpu"], &[("a", &["4"]), ("b", &["99"])])]});
     let mut cluster = Cluster::with(spec);
@@ -230,30 +231,31 @@ fn pods_that_run_stay_in_their_flavor() {
     cluster.put(first);
     cluster.run();
 
-    // then what succeeds it has to fit into the first, and what has nothing to do with it need not.
+    // then its replacement has to fit into the first, and an unrelated workload need not.
     let next = slice(&cluster, "next", 6);
     assert_eq!(prospect(&cluster, &next), Feasibility::Fits);
-    let Feasibility::ExceedsQuota(lacks) = prospect(&cluster, &replacing(next, "first")) else {
+    let Feasibility::ExceedsQuota(deficits) = prospect(&cluster, &replacing(next, "first")) else {
         panic!("6 don't fit into 4")
     };
     assert_eq!(
-        lacks.iter().map(|lack| (lack.flavor.as_str(), lack.missing)).collect::<Vec<_>>(),
+        deficits.iter().map(|deficit| (deficit.flavor.as_str(), deficit.missing)).collect::<Vec<_>>(),
         [("a", Amount::new(2000))]
     );
 }
 
 #[test]
-fn it_can_not_be_told_without_a_queue() {
+fn feasibility_is_unknown_without_local_queue() {
     let mut cluster = Cluster::with_cpu("4");
     let workload = cluster.workload("w", &[("main", 1, json!({"cpu": "1"}))]);
     cluster.delete_local_queue("lq");
     assert!(cluster.engine.feasibility_checker(&workload).is_none());
 }
 
-/// What a slice takes the place of runs on until its job says that it is gone, and both are charged by what is larger.
+/// A displaced slice keeps running until its job reports that it is gone; until then the usage of
+/// both slices is the larger of the two.
 #[test]
-fn a_slice_whose_place_is_taken_is_over_when_its_job_says_so() {
-    // Given a slice of 6 CPU that one of 4 has taken the place of,
+fn displaced_slice_holds_quota_until_its_job_finishes_it() {
+    // Given a slice of 6 CPUs that is displaced by one of 4,
     let mut cluster = Cluster::with_cpu("8");
     let slice =
         |cluster: &Cluster, name: &str, pods: i32| cluster.workload(name, &[("main", pods, json!({"cpu": "2"}))]);
@@ -266,14 +268,14 @@ fn a_slice_whose_place_is_taken_is_over_when_its_job_says_so() {
     new.metadata.annotations.get_or_insert_default().extend([annotation]);
     cluster.put(new);
 
-    // when it is admitted, then nobody else gets what the old one still uses,
+    // when the new slice is admitted, then no other workload gets the quota that the old one still uses,
     assert_eq!(cluster.run(), ["new"]);
     assert!(!cluster.is_true("old", names::FINISHED));
     assert_eq!(cluster.reserved("default", "cpu"), "6");
     cluster.submit("other", "4");
     assert_eq!(cluster.run(), [""; 0]);
 
-    // and they do once that is over.
+    // and another one does once the old slice is finished.
     cluster.finish("old");
     assert_eq!(cluster.run(), ["other"]);
     assert_eq!(cluster.reserved("default", "cpu"), "8");

@@ -1,4 +1,4 @@
-//! Deletion: preconditions, grace for pods, finalizers, and what becomes of what an object owns.
+//! Deletes objects: preconditions, grace periods of pods, finalizers and propagation policies.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -9,49 +9,50 @@ use super::store::{self, Stored};
 use super::write::seconds;
 use super::{Api, fields};
 
-/// What becomes of the objects that the deleted one owns.
+/// Propagation policy for the dependents of a deleted object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
-    /// The garbage collector deletes them afterwards.
+    /// The garbage collector deletes dependents after the owner.
     Background,
-    /// The owner stays until those that block its deletion are gone.
+    /// The owner stays until its blocking dependents are deleted.
     Foreground,
-    /// They stay, and lose their owner.
+    /// Dependents stay and lose their owner reference.
     Orphan,
 }
 
-/// Holds an object until what it owns is gone.
+/// Finalizer that keeps an owner until its blocking dependents are deleted.
 pub const FOREGROUND: &str = "foregroundDeletion";
-/// Holds an object until what it owns no longer names it.
+/// Finalizer that keeps an owner until its dependents no longer reference it.
 pub const ORPHAN: &str = "orphan";
 
-/// How something is to be deleted.
+/// Options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// The uid that the object must have.
+    /// Precondition: uid of the object.
     pub uid: Option<String>,
-    /// The version that the object must have.
+    /// Precondition: `resourceVersion` of the object.
     pub resource_version: Option<String>,
-    /// How many seconds a pod has to end, instead of those that it says itself.
+    /// Grace period of a pod in seconds; `None` uses `terminationGracePeriodSeconds` of the pod.
     pub grace_seconds: Option<i64>,
-    /// What becomes of what it owns; in the background when it is not said.
+    /// Propagation policy; `None` means background.
     pub propagation: Option<Propagation>,
 }
 
-/// What a deletion led to.
+/// Outcome of a deletion.
 #[derive(Debug, Clone)]
 pub enum Deletion {
-    /// The object is gone; its last state.
+    /// The object is deleted; holds its last state.
     Gone(Stored),
-    /// The object is marked, and stays until something else has happened.
+    /// The object is terminating; holds its current state.
     Pending(Stored),
 }
 
 impl DeleteOptions {
-    /// Reads the options out of a request's body and query.
+    /// Parses the options from the body of a request, with `grace` and `policy` from its query as
+    /// fallbacks.
     ///
     /// # Errors
-    /// When the body is not a DeleteOptions object, or the policy is none.
+    /// Returns an error if the body is malformed or the propagation policy is unknown.
     pub fn parse(body: &[u8], grace: &str, policy: &str) -> Result<Self, Refusal> {
         let body: Value = match body {
             [] => Value::Null,
@@ -76,7 +77,7 @@ impl DeleteOptions {
 }
 
 impl Api {
-    /// Deletes an object, or marks it as being deleted when it has to stay for now.
+    /// Deletes an object, or marks it as terminating if finalizers or a grace period keep it.
     pub(super) fn delete_stored(
         &mut self,
         now: Timestamp,
@@ -97,12 +98,13 @@ impl Api {
             }
         };
         set_propagation(&mut new, options.propagation);
-        let held = !fields::finalizers(&new).is_empty() || is_namespace(kind);
-        if held && grace.is_none() {
+        let must_stay = !fields::finalizers(&new).is_empty() || is_namespace(kind);
+        if must_stay && grace.is_none() {
             mark(&mut new, now, 0);
         }
-        if !held && grace.is_none_or(|period| period == 0) {
-            // That a pod ends is a version of its own. What else changes with the end of an object is never seen.
+        if !must_stay && grace.is_none_or(|period| period == 0) {
+            // The end of a pod's grace period gets a separate version, as in a real API server. Other last
+            // changes of an object are never visible.
             if grace.is_some() {
                 self.store.put(now, kind, key.clone(), new);
             }
@@ -117,12 +119,13 @@ impl Api {
     }
 }
 
-/// Namespaces are held by a finalizer in their spec, until they are empty.
+/// Returns true for Namespace, which a finalizer in its spec keeps until the namespace is empty.
 fn is_namespace(kind: &Kind) -> bool {
     kind.kind == "Namespace"
 }
 
-/// Whether a change leaves nothing that an object which is being deleted would have to stay for.
+/// Returns true if an update removes the last finalizer of a terminating object whose grace period is
+/// over.
 pub(super) fn is_done(old: &Value, new: &Value) -> bool {
     fields::is_deleting(old)
         && old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64) == Some(0)
@@ -146,17 +149,18 @@ fn check_preconditions(kind: &Kind, name: &str, object: &Value, options: &Delete
     }
 }
 
-/// How long an object has to end.
+/// Grace period of a deletion.
 enum Grace {
-    /// Its kind ends at once.
+    /// Objects of this kind have no grace period.
     None,
-    /// It is ending already, and not to end sooner.
+    /// The object is terminating already, with a grace period that is not longer.
     Pending,
-    /// This many seconds.
+    /// Grace period in seconds.
     Seconds(i64),
 }
 
-/// The rules for pods: those that no node runs end at once, and who asks again can only shorten what is left.
+/// Returns the grace period of a deletion. Only pods have one: unscheduled and finished pods get 0
+/// seconds, and a repeated deletion can only shorten the period.
 fn grace_of(kind: &Kind, object: &Value, options: &DeleteOptions) -> Grace {
     if kind.kind != "Pod" {
         return Grace::None;
@@ -174,16 +178,16 @@ fn grace_of(kind: &Kind, object: &Value, options: &DeleteOptions) -> Grace {
     if node.is_empty() || matches!(phase, Some("Failed" | "Succeeded")) {
         return Grace::Seconds(0);
     }
-    let own = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30);
-    let period = options.grace_seconds.unwrap_or(own);
+    let default = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30);
+    let period = options.grace_seconds.unwrap_or(default);
     Grace::Seconds(if period < 0 { 1 } else { period })
 }
 
-/// Marks an object as being deleted, until `period` seconds after the deletion was asked for.
+/// Marks an object as terminating, until `period` seconds after the first deletion request.
 fn mark(object: &mut Value, now: Timestamp, period: i64) {
     let metadata = fields::metadata_mut(object);
     let text = |field: &str| metadata.get(field).and_then(Value::as_str);
-    let asked = match text("deletionTimestamp").and_then(|end| end.parse::<Timestamp>().ok()) {
+    let requested_at = match text("deletionTimestamp").and_then(|end| end.parse::<Timestamp>().ok()) {
         Some(end) => {
             let current = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
             end.saturating_sub(SignedDuration::from_secs(current)).unwrap_or(now)
@@ -195,12 +199,12 @@ fn mark(object: &mut Value, now: Timestamp, period: i64) {
             now
         }
     };
-    let end = asked.saturating_add(SignedDuration::from_secs(period)).unwrap_or(asked);
+    let end = requested_at.saturating_add(SignedDuration::from_secs(period)).unwrap_or(requested_at);
     metadata.insert("deletionTimestamp".into(), seconds(end).into());
     metadata.insert("deletionGracePeriodSeconds".into(), period.into());
 }
 
-/// Puts in the finalizer that the garbage collector works off, and takes out the other one.
+/// Sets the finalizer of the propagation policy, which the garbage collector removes later.
 fn set_propagation(object: &mut Value, propagation: Option<Propagation>) {
     let Some(propagation) = propagation else { return };
     let wanted = match propagation {

@@ -1,4 +1,4 @@
-//! Requests as they come over the wire, and their answers.
+//! Handles HTTP requests.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::write::{self, Hand, Part};
 use super::{Answer, Api, Proxied, builtin, identity, patch};
 
 impl Api {
-    /// Answers a request at `now`.
+    /// Handles a request at time `now`.
     pub fn handle(&mut self, now: Timestamp, request: Request<Bytes>) -> Answer {
         match route::path(request.uri()) {
             Some(Path::Version) => Answer::Done(version()),
@@ -38,14 +38,14 @@ impl Api {
         let part = match target.subresource.as_deref() {
             None => Part::Main,
             Some("status") if target.kind.has_status => Part::Status,
-            // Whoever answers for custom kinds takes every subresource for an object that isn't there.
+            // For custom resources an unknown subresource is reported as a missing object (apiextensions).
             Some(_) if target.kind.is_custom() => {
                 return Err(Refusal::not_found(target.kind, target.name.as_deref().unwrap_or_default()));
             }
             Some(_) => return Err(Refusal::no_such_path()),
         };
         if !query.get("dryRun").is_empty() {
-            return Err(Refusal::bad_request("dryRun: this API server does what it is asked"));
+            return Err(Refusal::bad_request("dryRun is not supported by the simulated API server"));
         }
         let verb = route::verb(request.method(), target, &query).ok_or_else(Refusal::method_not_allowed)?;
         let Target { kind, namespace, .. } = target;
@@ -73,11 +73,11 @@ impl Api {
             ("update", _) => {
                 let mut sent = object(request.body())?;
                 builtin::reread(kind, &mut sent).map_err(|why| Refusal::unreadable(kind, &why))?;
-                let replaced = |old: &Value| {
+                let replace = |old: &Value| {
                     identity::check_replaced(kind, name, old, &sent)?;
                     Ok(sent)
                 };
-                let stored = self.store_changed(now, kind, (namespace, name), &hand, replaced)?;
+                let stored = self.store_changed(now, kind, (namespace, name), &hand, replace)?;
                 Ok(object_answer(StatusCode::OK, &stored))
             }
             ("patch", _) => {
@@ -86,12 +86,12 @@ impl Api {
                     return self.apply(now, target, hand, query.flag("force"), request.body());
                 }
                 let patch = patch::Patch::parse(content_type, request.body())?;
-                let patched = |old: &Value| {
+                let apply_patch = |old: &Value| {
                     let mut new = patch.applied_to(old)?;
                     builtin::reread(kind, &mut new).map_err(|why| Refusal::unpatchable(&why))?;
                     Ok(new)
                 };
-                let stored = self.store_changed(now, kind, (namespace, name), &hand, patched)?;
+                let stored = self.store_changed(now, kind, (namespace, name), &hand, apply_patch)?;
                 Ok(object_answer(StatusCode::OK, &stored))
             }
             ("delete", Part::Main) => {
@@ -104,7 +104,7 @@ impl Api {
         }
     }
 
-    /// Makes of an object what `hand` wants it to be, or makes the object.
+    /// Applies a configuration to an object (server-side apply); creates the object if it does not exist.
     fn apply(
         &mut self,
         now: Timestamp,
@@ -141,6 +141,7 @@ impl Api {
         let before = self.ledger.owners(kind, &key);
         let mut applied = apply::apply(Shape::of(kind), &live, &wanted, before.clone(), &hand.manager, force)?;
         builtin::reread(kind, &mut applied.object).map_err(Refusal::broken)?;
+        // A pure change of field owners makes a new version, too.
         hand.touches = applied.owners != before;
         let stored = self.store_changed(now, kind, (namespace, name), &hand, |_| Ok(applied.object))?;
         if self.store.get(kind, &key).is_some() {
@@ -158,12 +159,13 @@ impl Api {
                 Refusal::broken(format!("resourceVersion: Invalid value: \"{version}\": {why}"))
             })?),
         };
-        let told = (query.number("timeoutSeconds").map(Duration::from_secs), query.flag("allowWatchBookmarks"));
+        let options = (query.number("timeoutSeconds").map(Duration::from_secs), query.flag("allowWatchBookmarks"));
         let selector = selector(target, query)?;
-        Ok(Watch::open(&self.store, target.kind, target.namespace.clone(), selector, start, told))
+        Ok(Watch::open(&self.store, target.kind, target.namespace.clone(), selector, start, options))
     }
 
     fn delete_all(&mut self, now: Timestamp, target: &Target, query: &Query, body: &[u8]) -> Result<Answer, Refusal> {
+        // The response lists the objects as they were before the deletion.
         let (selector, options) = (selector(target, query)?, options(query, body)?);
         let listed = list::list(&self.store, target.kind, &target.namespace, &selector, Piece::ALL)?;
         let matching = self.store.range(target.kind, &target.namespace, "");
@@ -179,7 +181,7 @@ impl Api {
     }
 }
 
-/// Who sends a request: by the name that it gives, or by that of the program.
+/// Returns the write context of a request. The field manager defaults to the program in the user agent.
 fn hand(request: &Request<Bytes>, query: &Query, part: Part) -> Hand {
     let named = query.get("fieldManager");
     let applies = patch::is_apply(header(request, CONTENT_TYPE));
@@ -206,7 +208,7 @@ fn options(query: &Query, body: &[u8]) -> Result<DeleteOptions, Refusal> {
     DeleteOptions::parse(body, query.get("gracePeriodSeconds"), query.get("propagationPolicy"))
 }
 
-/// The object in a body.
+/// Decodes a request body that has to be a JSON object.
 fn object(body: &[u8]) -> Result<Value, Refusal> {
     let object: Value = serde_json::from_slice(body)
         .map_err(|error| Refusal::bad_request(format!("couldn't get version/kind; json parse error: {error}")))?;
@@ -233,10 +235,10 @@ fn json_response(code: StatusCode, body: impl Into<Bytes>) -> Response<Bytes> {
     response
 }
 
-/// Kinds of which the last state is the answer to a deletion.
+/// Kinds whose last state is returned when they are deleted. For other kinds it is a Status.
 const RETURNED: [&str; 5] = ["Namespace", "PersistentVolumeClaim", "Pod", "Service", "ServiceAccount"];
 
-/// What is gone is answered with a Status, for most kinds; what stays for now, with the object.
+/// Returns a Status for a deleted object of most kinds, and the object if it is still terminating.
 fn deletion_answer(target: &Target, deletion: Deletion) -> Answer {
     match deletion {
         Deletion::Pending(stored) => object_answer(StatusCode::OK, &stored),

@@ -1,4 +1,4 @@
-//! Which object a write is about, and what new ones are called.
+//! Checks the identity of written objects, and generates uids and names.
 
 use serde_json::{Value, json};
 
@@ -7,23 +7,24 @@ use super::kinds::Kind;
 use super::refusal::{Flaw, Refusal};
 use crate::chance::Chance;
 
-/// The letters of generated names, those of the real API server: nothing that could spell a word.
+/// Alphabet of generated name suffixes, as in Kubernetes: without vowels, so that no words result.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Longest name that is made up.
+/// Maximum length of a generated name.
 const LONGEST_NAME: usize = 63;
-/// Letters that are put behind what a made-up name starts with.
+/// Length of the random suffix of a generated name.
 const SUFFIX: usize = 5;
 
-/// The `n`th uid: the same ones in every run. They are in the order in which they are given out, or in one that is drawn.
+/// Returns the `n`th uid, the same in every run. Uids ascend with `n`, or are in the random order that
+/// `order` gives.
 pub fn uid(n: u64, order: Option<&Chance>) -> String {
     let rank = order.map_or(0, |order| order.nth(n).rng().u32(..));
     format!("{rank:08x}-0000-4000-8000-{n:012x}")
 }
 
-/// The name of the `n`th object; made up when it only says what it starts with.
+/// Returns the name of the `n`th object; generates one if only `generateName` is set.
 ///
 /// # Errors
-/// When it says neither.
+/// Returns an error if neither is set.
 pub fn settle_name(kind: &Kind, object: &mut Value, n: u64) -> Result<String, Refusal> {
     let name = fields::name(object);
     if !name.is_empty() {
@@ -41,7 +42,7 @@ pub fn settle_name(kind: &Kind, object: &mut Value, n: u64) -> Result<String, Re
     Ok(name)
 }
 
-/// Letters that look random and differ for every `n`.
+/// Returns a suffix that looks random and is deterministic for each `n`.
 fn suffix(n: u64) -> String {
     let mut rest = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
     let mut letter = || {
@@ -52,10 +53,10 @@ fn suffix(n: u64) -> String {
     (0..SUFFIX).map(|_| letter()).collect()
 }
 
-/// Whether a body is of the kind and in the namespace that the request was sent to.
+/// Checks that an object has the kind and the namespace of the request path.
 ///
 /// # Errors
-/// When it is of another.
+/// Returns an error if either differs.
 pub fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), Refusal> {
     let expected = [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())];
     for (field, expected) in expected {
@@ -71,18 +72,18 @@ pub fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), R
         let given_kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
         return Err(Refusal::invalid_as(given_kind, &kind.group, fields::name(object), &[flaw]));
     }
-    let own = fields::namespace(object);
-    if !own.is_empty() && own != namespace {
+    let given_namespace = fields::namespace(object);
+    if !given_namespace.is_empty() && given_namespace != namespace {
         let message = "the namespace of the provided object does not match the namespace sent on the request";
         return Err(Refusal::bad_request(message));
     }
     Ok(())
 }
 
-/// Whether what replaces an object is meant to replace that very object.
+/// Checks that a replacement has the uid of the object, if it has one.
 ///
 /// # Errors
-/// When it has another uid.
+/// Returns a conflict if it has another uid.
 pub fn check_replaced(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
     let (given, uid) = (fields::text(new, "uid"), fields::text(old, "uid"));
     if given.is_empty() || given == uid {
@@ -98,15 +99,15 @@ pub fn check_replaced(kind: &Kind, name: &str, old: &Value, new: &Value) -> Resu
     Err(Refusal::conflict(kind, name, &why))
 }
 
-/// Whether a change of such an object has to say which version it is a change of.
+/// Returns true if an update of this kind requires a `resourceVersion`.
 fn needs_version(kind: &Kind) -> bool {
     kind.is_custom() || ["Lease", "RuntimeClass"].contains(&kind.kind.as_str())
 }
 
-/// Whether a change is made to the object, and to the version of it, that it was made for.
+/// Checks that an update has the name of the object and its current version.
 ///
 /// # Errors
-/// When it is not, or when it has to say the version and doesn't.
+/// Returns an error if the name differs, the version is outdated, or a required version is missing.
 pub fn check(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
     let given = fields::name(new);
     if given != name {
@@ -131,15 +132,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uids_ascend_unless_their_order_is_drawn() {
+    fn uids_ascend_unless_their_order_is_random() {
         let chance = Chance::new(1);
         let uids = |order: Option<&Chance>| (0..100).map(|n| uid(n, order)).collect::<Vec<_>>();
 
-        let (ascending, drawn) = (uids(None), uids(Some(&chance)));
+        let (ascending, shuffled) = (uids(None), uids(Some(&chance)));
 
         assert!(ascending.is_sorted());
-        assert!(!drawn.is_sorted());
-        assert_eq!(drawn.iter().collect::<BTreeSet<_>>().len(), 100);
-        assert_eq!(drawn, uids(Some(&chance)));
+        assert!(!shuffled.is_sorted());
+        assert_eq!(shuffled.iter().collect::<BTreeSet<_>>().len(), 100);
+        assert_eq!(shuffled, uids(Some(&chance)));
     }
 }

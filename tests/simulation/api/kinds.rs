@@ -1,5 +1,4 @@
-//! The kinds that the API server knows: those of Kubernetes that Sluice or its users touch, and those of our own
-//! CustomResourceDefinitions.
+//! Registry of served kinds: built-in kinds that Sluice or its users touch, and those of our CRDs.
 
 use std::sync::LazyLock;
 
@@ -8,62 +7,63 @@ use sluice_api::crds;
 
 use super::schema::Schema;
 
-/// One kind, and how the API server treats it.
+/// Kind and its API properties.
 #[derive(Debug)]
 pub struct Kind {
-    /// Place in the table, from 0.
+    /// Index in the registry, from 0.
     pub index: usize,
     /// API group; empty for the core group.
     pub group: String,
     /// Version within the group.
     pub version: String,
-    /// The kind, like `RayCluster`.
+    /// Kind, like `RayCluster`.
     pub kind: String,
     /// Resource name in paths, like `rayclusters`.
     pub plural: String,
-    /// Whether its objects live in namespaces.
+    /// Set if its objects are namespaced.
     pub namespaced: bool,
-    /// Whether status is written by a path of its own, and only there.
+    /// Set if the kind has a status subresource.
     pub has_status: bool,
-    /// Whether a change of the spec counts up `metadata.generation`.
+    /// Set if a change of the spec increments `metadata.generation`.
     pub counts_generations: bool,
-    /// Whether its definition has rules in CEL, which are not looked at here.
+    /// Set if its CRD has CEL validation rules.
     pub has_rules: bool,
-    /// The schema of its objects, if they come from a CustomResourceDefinition.
+    /// Schema of its CRD; `None` for built-in kinds.
     pub schema: Option<Schema>,
 }
 
 impl Kind {
-    /// Whether its objects come from a CustomResourceDefinition.
+    /// Returns true if the kind is defined by a CRD.
     pub fn is_custom(&self) -> bool {
         self.schema.is_some()
     }
 
-    /// Group and version as objects name them, like `ray.io/v1` or `v1`.
+    /// Returns the `apiVersion` of its objects, like `ray.io/v1` or `v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// The resource as error messages name it, like `rayclusters.ray.io` or `pods`.
+    /// Returns the resource as in error messages, like `rayclusters.ray.io` or `pods`.
     pub fn resource(&self) -> String {
         qualified(&self.plural, &self.group)
     }
 
-    /// The kind as error messages name it, like `RayCluster.ray.io` or `Pod`.
+    /// Returns the kind as in error messages, like `RayCluster.ray.io` or `Pod`.
     pub fn qualified_kind(&self) -> String {
         qualified(&self.kind, &self.group)
     }
 }
 
-/// A name within a group, as error messages have it.
+/// Qualifies a name with its group, as error messages do.
 pub fn qualified(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
-/// The group of the Gateway API.
+/// API group of the Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
-/// The kinds of Kubernetes itself, and of the Gateway API: group, version, kind, plural, namespaced, status, generations.
+/// Built-in kinds and those of the Gateway API: group, version, kind, plural, namespaced, has a status
+/// subresource, counts generations.
 const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 23] = [
     ("", "v1", "ConfigMap", "configmaps", true, false, false),
     ("", "v1", "Endpoints", "endpoints", true, false, false),
@@ -122,30 +122,30 @@ static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
     built_in.chain(custom).enumerate().map(|(index, kind)| Kind { index, ..kind }).collect()
 });
 
-/// The schema in a version of a definition.
+/// Parses the schema of a CRD version.
 fn schema_of(validation: Option<&impl Serialize>) -> Schema {
-    let validation = serde_json::to_value(validation).expect("a definition is JSON");
+    let validation = serde_json::to_value(validation).expect("a CRD is JSON");
     Schema::of(&validation["openAPIV3Schema"])
 }
 
 fn text_of(validation: Option<&impl Serialize>) -> String {
-    serde_json::to_string(&validation).expect("a definition is JSON")
+    serde_json::to_string(&validation).expect("a CRD is JSON")
 }
 
-/// All kinds, by their index.
+/// Returns all kinds by index.
 pub fn all() -> &'static [Kind] {
     &ALL
 }
 
-/// The kind of this name. Only code names kinds, so an unknown one is a mistake in it.
+/// Returns the kind with a name, which callers hard-code.
 ///
 /// # Panics
-/// When there is no such kind.
+/// Panics if there is no such kind.
 pub fn named(kind: &str) -> &'static Kind {
     ALL.iter().find(|known| known.kind == kind).unwrap_or_else(|| panic!("the API server has no kind {kind}"))
 }
 
-/// The kind behind a path.
+/// Returns the kind served at a path; `None` if there is none.
 pub fn served(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
     ALL.iter().find(|kind| kind.plural == plural && kind.group == group && kind.version == version)
 }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_kinds_are_known_with_their_scope_and_subresources() {
+    fn custom_kinds_have_scope_and_subresources_of_their_crds() {
         let cluster = named("RayCluster");
         assert_eq!((cluster.api_version().as_str(), cluster.plural.as_str()), ("ray.io/v1", "rayclusters"));
         assert!(cluster.namespaced && cluster.has_status);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_found_by_the_parts_of_its_path() {
+    fn kind_is_found_by_group_version_and_plural() {
         assert_eq!(served("", "v1", "pods").map(|kind| kind.kind.as_str()), Some("Pod"));
         assert!(served("ray.io", "v2", "rayclusters").is_none());
     }

@@ -1,4 +1,4 @@
-//! Lists, whole or in pieces, as of one version.
+//! Lists with pagination; all pages of a list show the state of one version.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -11,26 +11,26 @@ use super::refusal::Refusal;
 use super::selector::Selector;
 use super::store::Store;
 
-/// A piece of a list.
+/// Requested page of a list.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
-    /// How many objects at most; 0 for all.
+    /// Maximum number of objects; 0 means no limit.
     pub limit: usize,
-    /// The version that the list has to be of; any for `None`.
+    /// Exact version to list; `None` lists the current state.
     pub at: Option<u64>,
-    /// What the piece before gave; empty for the first.
+    /// Continue token of the previous page; empty for the first page.
     pub token: &'a str,
 }
 
 impl Piece<'_> {
-    /// All of a list, as it is now.
+    /// The whole list in its current state.
     pub const ALL: Self = Self { limit: 0, at: None, token: "" };
 }
 
-/// The list of a kind's objects, as JSON.
+/// Returns a list of the selected objects of a kind, encoded as JSON.
 ///
 /// # Errors
-/// When the token is none, or of a version that is no longer remembered.
+/// Returns an error if the token is malformed (400) or the version has been compacted (410).
 pub fn list(
     store: &Store,
     kind: &Kind,
@@ -69,11 +69,11 @@ pub fn list(
     Ok(assembled(kind, &metadata, &bodies))
 }
 
-/// The version and the key that a token stands for.
+/// Parses a continue token into its version and start key.
 fn start<'a>(store: &Store, token: &'a str) -> Result<(u64, &'a str), Refusal> {
     let parts = token.split_once(':').and_then(|(version, key)| Some((version.parse::<i64>().ok()?, key)));
     let (version, key) = parts.ok_or_else(|| Refusal::bad_request("continue key is not valid: unknown format"))?;
-    // A token without a version goes on with what there is now.
+    // A token with version -1 continues with the current state.
     let version = u64::try_from(version).unwrap_or(store.version());
     if version >= store.compacted() {
         return Ok((version, key));
@@ -85,7 +85,8 @@ fn start<'a>(store: &Store, token: &'a str) -> Result<(u64, &'a str), Refusal> {
     Err(Refusal { continued: Some(format!("-1:{key}")), ..Refusal::expired(message) })
 }
 
-/// What differed at `version` from now: objects by key, `None` for those that were not there yet.
+/// Returns the objects that have changed since `version` as they were then, by key; `None` if the
+/// object did not exist yet.
 fn objects_at(store: &Store, kind: &Kind, version: u64) -> BTreeMap<String, Option<Value>> {
     let mut past = BTreeMap::new();
     for change in store.changes_of(kind, store.changes_up_to(kind, version)) {
@@ -95,7 +96,7 @@ fn objects_at(store: &Store, kind: &Kind, version: u64) -> BTreeMap<String, Opti
     past
 }
 
-/// The selected objects as of then, by key.
+/// Returns the selected objects, with changed ones as they were (`past`), ordered by key.
 fn merged<'a>(
     store: &'a Store,
     kind: &Kind,
@@ -110,8 +111,8 @@ fn merged<'a>(
     if past.is_empty() {
         return now.collect();
     }
-    let here = |key: &str| namespace.is_empty() || key.split_once('/').is_some_and(|(own, _)| own == namespace);
-    let then = past.iter().filter(|(key, _)| key.as_str() >= from && here(key));
+    let in_namespace = |key: &str| namespace.is_empty() || key.split_once('/').is_some_and(|(own, _)| own == namespace);
+    let then = past.iter().filter(|(key, _)| key.as_str() >= from && in_namespace(key));
     let then = then.filter_map(|(key, object)| Some((key.as_str(), object.as_ref()?)));
     let then = then.filter(|(_, object)| selector.matches(object));
     let mut all: Vec<_> = now.chain(then.map(|(key, object)| (key, object.to_string().into()))).collect();
@@ -128,13 +129,13 @@ fn assembled(kind: &Kind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
         kind.api_version()
     );
     text.extend_from_slice(head.as_bytes());
-    // Fields are in the order of their names, so that is how most objects begin.
-    let said = format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\",", kind.api_version(), kind.kind);
+    // Fields are sorted by name, so most objects begin with exactly this text.
+    let head_of_item = format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\",", kind.api_version(), kind.kind);
     for (index, body) in bodies.iter().enumerate() {
         if index > 0 {
             text.push(b',');
         }
-        let (start, rest) = as_item(kind, &said, body);
+        let (start, rest) = as_item(kind, &head_of_item, body);
         text.extend_from_slice(start);
         text.extend_from_slice(&rest);
     }
@@ -142,7 +143,8 @@ fn assembled(kind: &Kind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
     text
 }
 
-/// An object as lists have it: of Kubernetes' own kinds, without saying its kind.
+/// Encodes an object as a list item. Items of built-in kinds have no `apiVersion` and `kind`. Returns a
+/// prefix and the rest, to avoid a copy.
 fn as_item<'a>(kind: &Kind, head: &str, body: &'a [u8]) -> (&'static [u8], Cow<'a, [u8]>) {
     if kind.is_custom() {
         return (b"", Cow::Borrowed(body));

@@ -1,4 +1,4 @@
-//! What metadata may hold: names, labels, annotations, finalizers and owners.
+//! Validates metadata: names, labels, annotations, finalizers and owner references.
 
 use serde_json::{Map, Value, json};
 
@@ -6,13 +6,13 @@ use super::fields;
 use super::kinds::Kind;
 use super::refusal::Flaw;
 
-/// Bytes that all annotations of an object may take together.
+/// Maximum total size of the annotations of an object, in bytes.
 const LONGEST_ANNOTATIONS: usize = 256 * 1024;
 
-/// Finalizers of Kubernetes itself, which need no domain.
+/// Standard finalizers, which need no domain prefix.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-/// Metadata that only the API server writes.
+/// Metadata fields that only the API server writes.
 const KEPT: [&str; 8] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -24,20 +24,20 @@ const KEPT: [&str; 8] = [
     "uid",
 ];
 
-/// Takes out what a new object can't say about itself, and what is empty.
+/// Removes read-only and empty metadata fields from a new object.
 pub fn tidy_new(object: &mut Value) {
     let metadata = fields::metadata_mut(object);
     metadata.retain(|field, _| field == "generateName" || field == "namespace" || !KEPT.contains(&field.as_str()));
     tidy(metadata);
 }
 
-/// Puts back what a change can't touch, and takes out what is empty.
+/// Restores read-only metadata fields of an updated object and removes empty ones.
 pub fn tidy_changed(old: &Value, object: &mut Value) {
     let metadata = fields::metadata_mut(object);
     tidy(metadata);
     for field in KEPT {
         match fields::metadata(old).and_then(|metadata| metadata.get(field)) {
-            // A uid that is said is checked.
+            // A given uid is validated later.
             Some(_) if field == "uid" && metadata.contains_key(field) => None,
             Some(value) => metadata.insert(field.to_owned(), value.clone()),
             None if field.starts_with("deletion") => None,
@@ -46,7 +46,7 @@ pub fn tidy_changed(old: &Value, object: &mut Value) {
     }
 }
 
-/// Leaves what the type of metadata knows and writes.
+/// Removes unknown and empty fields, as decoding into ObjectMeta does.
 fn tidy(metadata: &mut Map<String, Value>) {
     metadata.retain(|field, value| match field.as_str() {
         "labels" | "annotations" => value.as_object().is_none_or(|map| !map.is_empty()) && !value.is_null(),
@@ -56,7 +56,7 @@ fn tidy(metadata: &mut Map<String, Value>) {
     });
 }
 
-/// What is wrong with an object's metadata; `before` is what the object was.
+/// Validates the metadata of an object; `before` is the stored object, `None` on create.
 pub fn flaws(kind: &Kind, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
     let mut flaws: Vec<Flaw> = before.map_or_else(Vec::new, |before| change_flaws(before, object));
     if let Err(why) = check_name(kind, fields::name(object)) {
@@ -88,7 +88,7 @@ pub fn flaws(kind: &Kind, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
     flaws
 }
 
-/// What a change does to metadata that it may not do.
+/// Validates changes of immutable metadata fields.
 fn change_flaws(before: &Value, object: &Value) -> Vec<Flaw> {
     let mut flaws = Vec::new();
     if fields::is_deleting(before) {
@@ -104,9 +104,9 @@ fn change_flaws(before: &Value, object: &Value) -> Vec<Flaw> {
         }
     }
     for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        let of = |object: &Value| fields::metadata(object).and_then(|metadata| metadata.get(field).cloned());
-        if let Some(value) = of(object)
-            && Some(&value) != of(before).as_ref()
+        let value_in = |object: &Value| fields::metadata(object).and_then(|metadata| metadata.get(field).cloned());
+        if let Some(value) = value_in(object)
+            && Some(&value) != value_in(before).as_ref()
         {
             flaws.push(Flaw::invalid(format!("metadata.{field}"), &value, "field is immutable"));
         }
@@ -116,15 +116,15 @@ fn change_flaws(before: &Value, object: &Value) -> Vec<Flaw> {
 
 fn finalizer_flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
     let finalizers = fields::finalizers(object);
-    let unreadable = finalizers.iter().filter_map(|finalizer| {
+    let malformed = finalizers.iter().filter_map(|finalizer| {
         Some(Flaw::invalid("metadata.finalizers", &json!(finalizer), check_qualified(finalizer).err()?))
     });
     let without_domain = finalizers.iter().enumerate().filter_map(|(index, finalizer)| {
-        let is_fine = kind.is_custom() || finalizer.contains('/') || STANDARD_FINALIZERS.contains(finalizer);
+        let is_valid = kind.is_custom() || finalizer.contains('/') || STANDARD_FINALIZERS.contains(finalizer);
         let why = "name is neither a standard finalizer name nor is it fully qualified";
-        (!is_fine).then(|| Flaw::invalid(format!("metadata.finalizers[{index}]"), &json!(finalizer), why))
+        (!is_valid).then(|| Flaw::invalid(format!("metadata.finalizers[{index}]"), &json!(finalizer), why))
     });
-    unreadable.chain(without_domain).collect()
+    malformed.chain(without_domain).collect()
 }
 
 fn owner_flaws(metadata: &Map<String, Value>) -> Vec<Flaw> {
@@ -179,7 +179,7 @@ fn check_name(kind: &Kind, name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// A key of labels, annotations and finalizers: `name` or `domain/name`.
+/// Validates a key of labels, annotations or finalizers: `name` or `domain/name`.
 fn check_qualified(key: &str) -> Result<(), &'static str> {
     if key.matches('/').count() > 1 {
         return Err(LABEL_KEY);
@@ -221,7 +221,7 @@ fn is_word(text: &str) -> bool {
     is_bounded(text, allowed) && text.bytes().all(|byte| allowed(byte) || b"-_.".contains(&byte))
 }
 
-/// Whether the first and the last byte are allowed; an empty text has none.
+/// Returns true if the first and the last byte are allowed; false for an empty string.
 fn is_bounded(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.first().is_some_and(|&byte| allowed(byte)) && bytes.last().is_some_and(|&byte| allowed(byte))
@@ -245,13 +245,13 @@ mod tests {
         json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "b"}]}),
         "metadata.ownerReferences.uid"
     )]
-    fn metadata_that_is_not_allowed_is_named(#[case] kind: &str, #[case] metadata: Value, #[case] field: &str) {
+    fn invalid_metadata_field_is_reported(#[case] kind: &str, #[case] metadata: Value, #[case] field: &str) {
         let flaws = flaws(kinds::named(kind), &json!({"metadata": metadata}), None);
         assert_eq!(flaws.iter().map(|flaw| flaw.field.as_str()).collect::<Vec<_>>(), [field]);
     }
 
     #[test]
-    fn metadata_that_is_allowed_has_no_flaws() {
+    fn valid_metadata_has_no_errors() {
         let metadata = json!({
             "name": "a-1.b",
             "labels": {"ray.io/cluster": "A_b.c", "x": ""},

@@ -1,14 +1,16 @@
-//! An API server in memory: a function of requests and time.
+//! In-memory Kubernetes API server: a deterministic function of requests and time.
 //!
-//! What Sluice and its users rely on is here as in the real one: uids, versions, generations, statuses with paths of their
-//! own, merge and JSON patches, server-side apply, defaults, schemas and their rules, lists in pieces, watches with bookmarks
-//! and forgotten history, finalizers and graceful deletion. [`recorded`] holds it against a real one.
+//! Implements what Sluice and its users rely on: uids, resource versions, generations, status
+//! subresources, merge and JSON patches, server-side apply, defaulting, CRD schemas and their CEL
+//! rules, paginated lists, watches with bookmarks and compaction, finalizers and graceful deletion.
+//! The tests in [`recorded`] compare it with recorded responses of a real API server.
 //!
-//! Not here: who may do what, admission (policies, webhooks, limits, service accounts), rehearsals (`dryRun`), strategic
-//! merge patches, discovery, `metadata.managedFields` in answers (owners are kept all the same), and the emptying of
-//! namespaces that are deleted.
+//! Not implemented: RBAC, admission (policies, webhooks, limits, service accounts), `dryRun`,
+//! strategic merge patches, discovery, `metadata.managedFields` in responses (field owners are still
+//! tracked), and deletion of the contents of terminating namespaces.
 //!
-//! Other controllers of the cluster act on the same objects by the calls below; they are seen by watches like any other.
+//! Simulated controllers change objects through the methods of [`Api`]; watches report these changes
+//! like any other.
 
 mod apply;
 mod builtin;
@@ -47,98 +49,98 @@ use apply::{Ledger, Manager};
 use store::Store;
 use write::{Hand, Part};
 
-/// Namespaces that are there from the start.
+/// Namespaces that exist from the start.
 const NAMESPACES: [&str; 3] = ["default", "kube-system", "sluice-system"];
 
-/// Priorities that are there from the start.
+/// PriorityClasses that exist from the start, with their values.
 const PRIORITIES: [(&str, i64); 2] =
     [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
-/// The API server.
+/// In-memory API server: stored objects, their history and their field owners.
 #[derive(Debug)]
 pub struct Api {
     store: Store,
     ledger: Ledger,
-    /// Objects made so far, which uids and generated names come from.
+    /// Number of objects created so far. Uids and generated names derive from it.
     made: u64,
-    /// What the order of uids is drawn from; they ascend if there is nothing.
+    /// Source of a random uid order; uids ascend if it is `None`.
     uids: Option<Chance>,
 }
 
-/// What a request is answered with.
+/// Response to a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// A response.
+    /// A complete HTTP response.
     Done(Response<Bytes>),
-    /// Lines that come as things change.
+    /// A stream of watch events.
     Watch(Watch),
-    /// What a Service or a pod says.
+    /// A request to forward to a Service or a pod.
     Proxy(Proxied),
 }
 
-/// A call to something behind the API server.
+/// Request to forward through the Service or pod proxy subresource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proxied {
     /// Namespace of the Service or pod.
     pub namespace: String,
-    /// The Service or pod.
+    /// Target Service or pod.
     pub target: ProxyTarget,
-    /// Method of the call.
+    /// HTTP method of the forwarded request.
     pub method: Method,
-    /// Path and query of the call, without the part that got it there.
+    /// Path and query of the forwarded request, without the proxy prefix.
     pub path_and_query: String,
-    /// Body of the call.
+    /// Body of the forwarded request.
     pub body: Bytes,
 }
 
 impl Api {
-    /// An API server with nothing but a few namespaces.
+    /// Creates an API server that holds only the initial namespaces and PriorityClasses.
     pub fn new(now: Timestamp) -> Self {
         let mut api = Self { store: Store::new(), ledger: Ledger::default(), made: 0, uids: None };
         for name in NAMESPACES {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            api.create(now, namespace).expect("nothing is there yet");
+            api.create(now, namespace).expect("the store is empty");
         }
         for (name, value) in PRIORITIES {
             let metadata = json!({"name": name});
             let class = json!({"kind": "PriorityClass", "metadata": metadata, "value": value});
-            api.create(now, class).expect("nothing is there yet");
+            api.create(now, class).expect("the store is empty");
         }
         api
     }
 
-    /// The same with uids in an order that is drawn: a real API server's are in none.
+    /// Assigns uids in a random order, as a real API server does, if `order` is given.
     #[must_use]
     pub fn with_uids_of(self, order: Option<Chance>) -> Self {
         Self { uids: order, ..self }
     }
 
-    /// The changes from the `index`th on, which is the number of those seen before.
+    /// Returns all changes from position `index` in the log on. Pass the number of changes already seen.
     pub fn changes_from(&self, index: usize) -> &[Change] {
         self.store.log().get(index..).unwrap_or_default()
     }
 
-    /// Forgets history: watches and lists that go on from before now are refused from now on.
+    /// Compacts the history: watches and list continuations from earlier versions then fail with 410.
     pub fn compact(&mut self) {
         self.store.compact();
     }
 
-    /// The lines that are due to a watch since the last call.
+    /// Returns the encoded events of a watch since the last call.
     pub fn events(&self, watch: &mut Watch) -> Vec<Bytes> {
         watch.events(&self.store)
     }
 
-    /// A line that tells a watch how far it has come.
+    /// Returns a bookmark event with the version up to which the watch has seen all changes.
     pub fn bookmark(&self, watch: &mut Watch) -> Bytes {
         watch.bookmark(&self.store)
     }
 
-    /// The object of this name; the namespace is empty for kinds without.
+    /// Returns an object by name; `namespace` is empty for cluster-scoped kinds.
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<&Arc<Value>> {
         self.store.get(kinds::named(kind), &store::key(namespace, name)).map(|stored| &stored.object)
     }
 
-    /// All objects of a kind, by key.
+    /// Returns all objects of a kind, ordered by key.
     pub fn list(&self, kind: &str) -> impl Iterator<Item = &Arc<Value>> + use<'_> {
         self.store.range(kinds::named(kind), "", "").map(|(_, stored)| &stored.object)
     }
@@ -146,7 +148,7 @@ impl Api {
     /// Creates an object.
     ///
     /// # Errors
-    /// As the request would be refused.
+    /// Returns the error that a client would get.
     pub fn create(&mut self, now: Timestamp, object: Value) -> Result<Arc<Value>, Refusal> {
         let kind = kinds::named(object.get("kind").and_then(Value::as_str).unwrap_or_default());
         let namespace = fields::namespace(&object).to_owned();
@@ -156,7 +158,7 @@ impl Api {
     /// Changes the status of an object.
     ///
     /// # Errors
-    /// As the request would be refused.
+    /// Returns the error that a client would get.
     pub fn update_status(
         &mut self,
         now: Timestamp,
@@ -168,10 +170,10 @@ impl Api {
         self.change(now, kind, (namespace, name), Part::Status, change)
     }
 
-    /// Changes an object, all but its status.
+    /// Changes an object except for its status.
     ///
     /// # Errors
-    /// As the request would be refused.
+    /// Returns the error that a client would get.
     pub fn update(
         &mut self,
         now: Timestamp,
@@ -187,7 +189,7 @@ impl Api {
         &mut self,
         now: Timestamp,
         kind: &str,
-        place: (&str, &str),
+        namespaced_name: (&str, &str),
         part: Part,
         change: impl FnOnce(&mut Value),
     ) -> Result<(), Refusal> {
@@ -196,13 +198,13 @@ impl Api {
             change(&mut new);
             Ok(new)
         };
-        self.store_changed(now, kinds::named(kind), place, &own_hand(part), changed).map(drop)
+        self.store_changed(now, kinds::named(kind), namespaced_name, &own_hand(part), changed).map(drop)
     }
 
-    /// Deletes an object, if it has this uid.
+    /// Deletes an object if it meets the preconditions in `options`.
     ///
     /// # Errors
-    /// As the request would be refused.
+    /// Returns the error that a client would get.
     pub fn delete(
         &mut self,
         now: Timestamp,
@@ -214,21 +216,22 @@ impl Api {
         self.delete_stored(now, kinds::named(kind), (namespace, name), options).map(drop)
     }
 
-    /// Takes an object out that has ended, as the kubelet does with a pod: its grace is over. It stays if a finalizer is left.
+    /// Deletes an object with grace period 0, as the kubelet does with a terminated pod. An object with
+    /// finalizers stays.
     pub fn remove(&mut self, now: Timestamp, kind: &str, namespace: &str, name: &str) {
-        let at_once = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
-        // It may have gone by itself meanwhile.
-        let _ = self.delete_stored(now, kinds::named(kind), (namespace, name), &at_once);
+        let immediately = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
+        // It may have been deleted already.
+        let _ = self.delete_stored(now, kinds::named(kind), (namespace, name), &immediately);
     }
 }
 
-/// The hand of the cluster's own controllers.
+/// Returns the write context of the cluster's built-in controllers, which bypass immutability checks.
 fn own_hand(part: Part) -> Hand {
     let manager = Manager { name: "cluster".into(), applies: false, status: part == Part::Status };
     Hand { manager, part, trusted: true, strict: false, touches: false }
 }
 
-/// The key of an object in the store.
+/// Returns the store key of an object.
 fn key_of(object: &Value) -> String {
     store::key(fields::namespace(object), fields::name(object))
 }

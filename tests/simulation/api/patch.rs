@@ -1,4 +1,4 @@
-//! Patches: what a body makes of an object.
+//! Parses and applies patches.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::fields;
 use super::kinds::Kind;
 use super::refusal::Refusal;
 
-/// A patch.
+/// Parsed patch, other than a server-side apply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Patch {
     /// A JSON merge patch (RFC 7386).
@@ -15,15 +15,15 @@ pub enum Patch {
     Json(json_patch::Patch),
 }
 
-/// The types of bodies that can be read.
+/// Supported media types of patches.
 const ACCEPTED: [&str; 3] =
     ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 
 impl Patch {
-    /// Reads a patch.
+    /// Parses a patch.
     ///
     /// # Errors
-    /// When the type is unknown, or the body is not of it.
+    /// Returns an error if the media type is unsupported (415) or the body is malformed (400).
     pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, Refusal> {
         let unreadable = |error: serde_json::Error| Refusal::bad_request(format!("error decoding patch: {error}"));
         match content_type.split(';').next().unwrap_or_default().trim() {
@@ -33,10 +33,10 @@ impl Patch {
         }
     }
 
-    /// What the patch makes of an object.
+    /// Returns the patched object.
     ///
     /// # Errors
-    /// When an operation of a JSON patch can't be done.
+    /// Returns an error if an operation of a JSON patch fails.
     pub fn applied_to(&self, object: &Value) -> Result<Value, Refusal> {
         let mut object = object.clone();
         match self {
@@ -49,15 +49,15 @@ impl Patch {
     }
 }
 
-/// Whether a body is to be applied by the server.
+/// Returns true for the media type of server-side apply.
 pub fn is_apply(content_type: &str) -> bool {
     content_type.starts_with("application/apply-patch+yaml")
 }
 
-/// What somebody wants to apply to an object: YAML, which JSON is too.
+/// Parses an applied configuration from YAML or JSON.
 ///
 /// # Errors
-/// When it is neither, is not about that object, or brings its own managed fields.
+/// Returns an error if the body is malformed, is of another kind, or has `managedFields`.
 pub fn wanted(kind: &Kind, body: &[u8]) -> Result<Value, Refusal> {
     let unreadable = |error: String| Refusal::bad_request(format!("error decoding YAML: {error}"));
     let wanted: Value = match serde_json::from_slice(body) {
@@ -78,17 +78,17 @@ pub fn wanted(kind: &Kind, body: &[u8]) -> Result<Value, Refusal> {
         );
         return Err(Refusal::bad_request(message));
     }
-    if fields::metadata(&wanted).is_some_and(|metadata| metadata.get("managedFields").is_some_and(|own| !own.is_null()))
+    if fields::metadata(&wanted).is_some_and(|metadata| metadata.get("managedFields").is_some_and(|fields| !fields.is_null()))
     {
         return Err(Refusal::bad_request("metadata.managedFields must be nil"));
     }
     Ok(wanted)
 }
 
-/// Whether the server can tell what every field of what is applied to a custom object is.
+/// Checks that the schema declares all fields of a configuration applied to a custom resource.
 ///
 /// # Errors
-/// When there is one that the schema doesn't know or that is of another type.
+/// Returns an error for the first field that is undeclared, mistyped or duplicate.
 pub fn check_types(kind: &Kind, namespace: &str, name: &str, wanted: &Value) -> Result<(), Refusal> {
     let Some(schema) = &kind.schema else { return Ok(()) };
     let unknown = schema.settle(&mut wanted.clone(), None);
@@ -98,6 +98,6 @@ pub fn check_types(kind: &Kind, namespace: &str, name: &str, wanted: &Value) -> 
     let Some(why) = unknown.chain(mistyped.map(|flaw| format!(".{}: {}", flaw.field, flaw.text))).next() else {
         return Ok(());
     };
-    let of = format!("{namespace}/{name}; {}, Kind={}", kind.api_version(), kind.kind);
-    Err(Refusal::broken(format!("failed to create typed patch object ({of}): {why}")))
+    let object = format!("{namespace}/{name}; {}, Kind={}", kind.api_version(), kind.kind);
+    Err(Refusal::broken(format!("failed to create typed patch object ({object}): {why}")))
 }

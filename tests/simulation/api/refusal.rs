@@ -1,60 +1,60 @@
-//! Why a request was refused, in the codes, reasons and words of the API server.
+//! API errors, with the codes, reasons and messages of the real API server.
 
 use serde_json::{Value, json};
 
 use super::kinds::{Kind, qualified};
 
-/// A request that was refused.
+/// Error that a request failed with.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
-    /// The HTTP status.
+    /// HTTP status code.
     pub code: u16,
-    /// The machine's word for it, like `NotFound`; empty when there is none.
+    /// Machine-readable reason, like `NotFound`; empty if there is none.
     pub reason: &'static str,
-    /// The sentence for people.
+    /// Human-readable message.
     pub message: String,
-    /// What it is about; null when there is nothing to say.
+    /// `details` of the Status; null if there are none.
     pub details: Value,
-    /// Where a list that was cut short can be gone on with.
+    /// Token to continue an expired list from the current state.
     pub continued: Option<String>,
 }
 
-/// What is wrong with one field.
+/// Validation error of one field (apimachinery `field.Error`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
     /// Path of the field, like `spec.workerGroupSpecs[0].replicas`.
     pub field: String,
-    /// The cause as Status objects have it, like `FieldValueInvalid`.
+    /// Cause type as in Status objects, like `FieldValueInvalid`.
     pub cause: &'static str,
-    /// What is wrong, like `Invalid value: -1: should be greater than or equal to 0`.
+    /// Message, like `Invalid value: -1: should be greater than or equal to 0`.
     pub text: String,
 }
 
 impl Flaw {
-    /// A field that has to be there.
+    /// Returns the error of a missing required field.
     pub fn required(field: impl Into<String>, why: &str) -> Self {
         let text = if why.is_empty() { "Required value".to_owned() } else { format!("Required value: {why}") };
         Self { field: field.into(), cause: "FieldValueRequired", text }
     }
 
-    /// A value that is not allowed.
+    /// Returns the error of a value that is not allowed.
     pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
         Self { field: field.into(), cause: "FieldValueInvalid", text: format!("Invalid value: {value}: {why}") }
     }
 
-    /// A value of the wrong type.
+    /// Returns the error of a value of the wrong type.
     pub fn wrong_type(field: impl Into<String>, value: &Value, why: &str) -> Self {
         Self { field: field.into(), cause: "FieldValueTypeInvalid", text: format!("Invalid value: {value}: {why}") }
     }
 
-    /// Something that may not be done to this field.
+    /// Returns the error of a forbidden change of a field.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self { field: field.into(), cause: "FieldValueForbidden", text: format!("Forbidden: {why}") }
     }
 }
 
 impl Flaw {
-    /// Whether the rules of a definition are not even looked at when a field has such a flaw.
+    /// Returns true if the API server skips the CEL rules of a CRD after an error of this type.
     pub fn hides_others(&self) -> bool {
         let hiding = [
             "FieldValueNotSupported",
@@ -66,7 +66,7 @@ impl Flaw {
         hiding.contains(&self.cause)
     }
 
-    /// Says that the rules of the definition were not looked at.
+    /// Returns the notice that the CEL rules of the CRD were not checked.
     pub fn unchecked_rules() -> Self {
         let why = "some validation rules were not checked because the object was invalid; correct the existing errors to \
             complete validation";
@@ -79,46 +79,46 @@ impl Refusal {
         Self { code, reason, message, details: details(name, &kind.group, &kind.plural), continued: None }
     }
 
-    /// The object is not there.
+    /// 404: the object does not exist.
     pub fn not_found(kind: &Kind, name: &str) -> Self {
         Self::about(404, "NotFound", kind, name, format!("{} \"{name}\" not found", kind.resource()))
     }
 
-    /// Nothing is served at this path.
+    /// 404: nothing is served at this path.
     pub fn no_such_path() -> Self {
         let message = "the server could not find the requested resource".to_owned();
         Self { code: 404, reason: "NotFound", message, details: json!({}), continued: None }
     }
 
-    /// The resource does not take this verb.
+    /// 405: the resource does not support this verb.
     pub fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource".to_owned();
         Self { code: 405, reason: "MethodNotAllowed", message, details: json!({}), continued: None }
     }
 
-    /// An object of that name is there.
+    /// 409: an object of that name exists.
     pub fn already_exists(kind: &Kind, name: &str) -> Self {
         Self::about(409, "AlreadyExists", kind, name, format!("{} \"{name}\" already exists", kind.resource()))
     }
 
-    /// The object is not what the request expects it to be.
+    /// 409: the object is not in the state that the request expects.
     pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.resource());
         Self::about(409, "Conflict", kind, name, message)
     }
 
-    /// The request was made for another version of the object.
+    /// 409: the request has an outdated `resourceVersion`.
     pub fn stale(kind: &Kind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(kind, name, why)
     }
 
-    /// A field has a value that is not allowed.
+    /// 422: fields of an object are invalid.
     pub fn invalid(kind: &Kind, name: &str, flaws: &[Flaw]) -> Self {
         Self::invalid_as(&kind.kind, &kind.group, name, flaws)
     }
 
-    /// A field has a value that is not allowed, in an object of what calls itself this kind.
+    /// 422: fields are invalid, in an object that names this kind and group.
     pub fn invalid_as(kind: &str, group: &str, name: &str, flaws: &[Flaw]) -> Self {
         let texts: Vec<String> = flaws.iter().map(|flaw| format!("{}: {}", flaw.field, flaw.text)).collect();
         let text = match texts.as_slice() {
@@ -133,53 +133,53 @@ impl Refusal {
         Self { code: 422, reason: "Invalid", message, details, continued: None }
     }
 
-    /// A deletion that is meant for another object, or another version of it.
+    /// 409: a precondition of a deletion does not hold.
     pub fn precondition(kind: &Kind, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified_kind());
         let details = details(name, &kind.group, &kind.kind);
         Self { code: 409, reason: "Conflict", message, details, continued: None }
     }
 
-    /// A body that is not of the kind's type.
+    /// 400: the body cannot be decoded into the type of the kind.
     pub fn unreadable(kind: &Kind, why: &str) -> Self {
         let Kind { kind, version, .. } = kind;
         Self::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"))
     }
 
-    /// A patch that would leave something that is not of the kind's type.
+    /// 422: the patched object cannot be decoded into the type of the kind.
     pub fn unpatchable(why: &str) -> Self {
         let flaw = Flaw::invalid("patch", &Value::Null, why);
         Self::invalid_as("", "", "", &[flaw])
     }
 
-    /// A patch that can't be done.
+    /// 422: an operation of a JSON patch fails.
     pub fn impossible_patch() -> Self {
         let message = "the server rejected our request due to an error in our request".to_owned();
         Self { code: 422, reason: "Invalid", message, details: json!({}), continued: None }
     }
 
-    /// The request itself makes no sense.
+    /// 400: the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self { code: 400, reason: "BadRequest", message: message.into(), details: Value::Null, continued: None }
     }
 
-    /// It may not be done now.
+    /// 403: the request is forbidden.
     pub fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
         let message = format!("{} \"{name}\" is forbidden: {why}", kind.resource());
         Self::about(403, "Forbidden", kind, name, message)
     }
 
-    /// What the API server answers when it trips over itself.
+    /// 500: an error that the real API server reports as internal.
     pub fn broken(message: impl Into<String>) -> Self {
         Self { code: 500, reason: "", message: message.into(), details: Value::Null, continued: None }
     }
 
-    /// The version that was asked for is no longer remembered.
+    /// 410: the requested version has been compacted.
     pub fn expired(message: impl Into<String>) -> Self {
         Self { code: 410, reason: "Expired", message: message.into(), details: Value::Null, continued: None }
     }
 
-    /// The body is of a type that can't be read here.
+    /// 415: the media type of the body is not supported.
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
         let accepted = accepted.join(", ");
         let message =
@@ -187,7 +187,7 @@ impl Refusal {
         Self { code: 415, reason: "UnsupportedMediaType", message, details: Value::Null, continued: None }
     }
 
-    /// The Status object that says so.
+    /// Returns the error as a Status object.
     pub fn status(&self) -> Value {
         let mut status = json!({
             "kind": "Status",
@@ -210,11 +210,11 @@ impl Refusal {
     }
 }
 
-/// What a Status says of the object that it is about.
+/// Returns Status `details` of an object; empty parts are left out.
 fn details(name: &str, group: &str, kind: &str) -> Value {
     let parts = [("name", name), ("group", group), ("kind", kind)];
-    let said = parts.into_iter().filter(|(_, text)| !text.is_empty());
-    Value::Object(said.map(|(field, text)| (field.to_owned(), text.into())).collect())
+    let present = parts.into_iter().filter(|(_, text)| !text.is_empty());
+    Value::Object(present.map(|(field, text)| (field.to_owned(), text.into())).collect())
 }
 
 impl std::fmt::Display for Refusal {

@@ -1,38 +1,38 @@
-//! What a request asks for, by its path and query.
+//! Parses request paths and queries.
 
 use http::{Method, Uri};
 
 use super::kinds::{self, Kind};
 use super::refusal::{Flaw, Refusal};
 
-/// What a path names.
+/// Parsed request path.
 #[derive(Debug, PartialEq)]
 pub enum Path {
-    /// The version of the server.
+    /// The `/version` endpoint.
     Version,
-    /// Objects of a kind, or one of them.
+    /// A collection, an object, or a subresource of one.
     Objects(Target),
-    /// Something behind a Service or a pod, by way of the API server.
+    /// The proxy subresource of a Service or a pod.
     Proxied {
         /// Namespace of the Service or pod.
         namespace: String,
-        /// The Service or pod.
+        /// Target Service or pod.
         target: ProxyTarget,
-        /// Path and query there.
+        /// Path and query of the forwarded request.
         path_and_query: String,
     },
 }
 
-/// Objects of a kind, or one of them, or a part of one.
+/// Resource that a request addresses: a collection, an object, or a subresource of one.
 #[derive(Debug)]
 pub struct Target {
-    /// The kind.
+    /// Kind of the objects.
     pub kind: &'static Kind,
-    /// The namespace; empty for all, and for kinds without.
+    /// Namespace; empty for all namespaces and for cluster-scoped kinds.
     pub namespace: String,
-    /// The one object.
+    /// Object name; `None` for a collection.
     pub name: Option<String>,
-    /// The subresource.
+    /// Subresource, like `status`.
     pub subresource: Option<String>,
 }
 
@@ -45,31 +45,31 @@ impl PartialEq for Target {
     }
 }
 
-/// What a proxied call goes to.
+/// Target of a proxied request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProxyTarget {
     /// A Service.
     Service {
-        /// Its name.
+    /// Name of the Service.
         name: String,
-        /// A port of it, by name or number; its only one when not given.
+        /// Port by name or number; `None` selects the only port.
         port: Option<String>,
     },
     /// A pod.
     Pod {
-        /// Its name.
+    /// Name of the pod.
         name: String,
-        /// A port of it, by number; that of its first container when not given.
+        /// Port number; `None` selects the port of the first container.
         port: Option<String>,
     },
 }
 
-/// What the path of a request names; `None` when nothing is served there.
+/// Parses the path of a request. Returns `None` if nothing is served at that path.
 pub fn path(uri: &Uri) -> Option<Path> {
-    let parts: Vec<String> =
+    let segments: Vec<String> =
         uri.path().split('/').filter(|part| !part.is_empty()).map(|part| decoded(part, false)).collect();
-    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    let (group, version, rest) = match parts.as_slice() {
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let (group, version, rest) = match segments.as_slice() {
         ["version"] => return Some(Path::Version),
         ["api", version, rest @ ..] => ("", *version, rest),
         ["apis", group, version, rest @ ..] => (*group, *version, rest),
@@ -79,7 +79,7 @@ pub fn path(uri: &Uri) -> Option<Path> {
         return (group.is_empty() && version == "v1").then(|| proxied(uri, namespace, kind, target));
     }
     let (namespace, rest) = match rest {
-        // The namespaces are a kind themselves, with subresources of their own.
+        // Namespace is a kind itself and has subresources.
         ["namespaces", _, "status" | "finalize"] => ("", rest),
         ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
         _ => ("", rest),
@@ -91,8 +91,8 @@ pub fn path(uri: &Uri) -> Option<Path> {
         _ => return None,
     };
     let kind = kinds::served(group, version, plural)?;
-    let well_placed = if kind.namespaced { name.is_none() || !namespace.is_empty() } else { namespace.is_empty() };
-    well_placed.then(|| {
+    let scope_matches = if kind.namespaced { name.is_none() || !namespace.is_empty() } else { namespace.is_empty() };
+    scope_matches.then(|| {
         Path::Objects(Target {
             kind,
             namespace: namespace.to_owned(),
@@ -102,7 +102,7 @@ pub fn path(uri: &Uri) -> Option<Path> {
     })
 }
 
-/// A call to `[scheme:]name[:port]`, with what follows `/proxy` kept as it was sent.
+/// Parses a proxy target `[scheme:]name[:port]`. The path after `/proxy` stays percent-encoded.
 fn proxied(uri: &Uri, namespace: &str, kind: &str, target: &str) -> Path {
     let (name, port) = match target.split(':').collect::<Vec<_>>().as_slice() {
         [name] => ((*name).to_owned(), None),
@@ -118,12 +118,12 @@ fn proxied(uri: &Uri, namespace: &str, kind: &str, target: &str) -> Path {
     Path::Proxied { namespace: namespace.to_owned(), target, path_and_query }
 }
 
-/// The query of a request.
+/// Decoded query parameters of a request.
 #[derive(Debug, Default)]
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads the query of `uri`.
+    /// Parses the query of `uri`.
     pub fn of(uri: &Uri) -> Self {
         let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         let decoded_pair = |pair: &str| {
@@ -133,26 +133,26 @@ impl Query {
         Self(pairs.map(decoded_pair).collect())
     }
 
-    /// The value of a parameter; empty when it is not given.
+    /// Returns the value of a parameter, or an empty string if it is absent.
     pub fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// The number that a parameter holds, if it is one.
+    /// Returns the value of a parameter as a number. `None` if it is absent or not a number.
     pub fn number(&self, name: &str) -> Option<u64> {
         self.get(name).parse().ok()
     }
 
-    /// Whether a parameter says yes.
+    /// Returns true if a parameter is `true` or `1`.
     pub fn flag(&self, name: &str) -> bool {
         matches!(self.get(name), "true" | "1")
     }
 }
 
-/// The version that a list has to be of, if it has to be of one.
+/// Returns the exact version that a list has to have; `None` if any version will do.
 ///
 /// # Errors
-/// When what the version has to match is not said together with a version.
+/// Returns an error if `resourceVersionMatch` is set without a matching `resourceVersion`.
 pub fn list_version(query: &Query) -> Result<Option<u64>, Refusal> {
     match (query.get("resourceVersionMatch"), query.number("resourceVersion")) {
         ("", _) | ("NotOlderThan", Some(_)) => Ok(None),
@@ -164,7 +164,7 @@ pub fn list_version(query: &Query) -> Result<Option<u64>, Refusal> {
     }
 }
 
-/// What a request does with a collection or an object, in the API server's verbs.
+/// Returns the API verb of a request; `None` if the method is not allowed on the resource.
 pub fn verb(method: &Method, target: &Target, query: &Query) -> Option<&'static str> {
     Some(match (method.as_str(), target.name.is_some()) {
         ("GET", false) if query.flag("watch") => "watch",
@@ -179,7 +179,7 @@ pub fn verb(method: &Method, target: &Target, query: &Query) -> Option<&'static 
     })
 }
 
-/// Undoes percent-encoding; in a query a plus is a space.
+/// Decodes percent-encoding; in a query a plus sign is a space.
 fn decoded(text: &str, in_query: bool) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -218,7 +218,7 @@ mod tests {
     #[rstest]
     #[case::all_pods("/api/v1/pods", target("Pod", "", None, None))]
     #[case::pods_of_a_namespace("/api/v1/namespaces/ns/pods", target("Pod", "ns", None, None))]
-    #[case::one("/apis/ray.io/v1/namespaces/ns/rayclusters/a", target("RayCluster", "ns", Some("a"), None))]
+    #[case::object("/apis/ray.io/v1/namespaces/ns/rayclusters/a", target("RayCluster", "ns", Some("a"), None))]
     #[case::status(
         "/apis/ray.io/v1/namespaces/ns/rayclusters/a/status",
         target("RayCluster", "ns", Some("a"), Some("status"))
@@ -226,9 +226,9 @@ mod tests {
     #[case::cluster_scoped("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/q", target("ClusterQueue", "", Some("q"), None))]
     #[case::a_namespace("/api/v1/namespaces/ns", target("Namespace", "", Some("ns"), None))]
     #[case::status_of_a_namespace("/api/v1/namespaces/ns/status", target("Namespace", "", Some("ns"), Some("status")))]
-    #[case::one_without_its_namespace("/api/v1/pods/p", None)]
+    #[case::object_without_namespace("/api/v1/pods/p", None)]
     #[case::unknown("/apis/ray.io/v1/rayjobs", None)]
-    fn a_path_names(#[case] text: &str, #[case] expected: Option<Path>) {
+    fn path_is_parsed(#[case] text: &str, #[case] expected: Option<Path>) {
         assert_eq!(path(&text.parse().expect("a path")), expected);
     }
 
@@ -236,7 +236,7 @@ mod tests {
     #[case::named_port("services/head:dashboard/proxy/api/x?a=b", "head", Some("dashboard"), "/api/x?a=b")]
     #[case::no_port("services/head/proxy", "head", None, "/")]
     #[case::scheme("services/http:head:8265/proxy/", "head", Some("8265"), "/")]
-    fn a_proxied_path_names(
+    fn proxy_path_is_parsed(
         #[case] text: &str,
         #[case] name: &str,
         #[case] port: Option<&str>,
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_decoded() {
+    fn query_is_decoded() {
         let query = Query::of(&"/pods?&labelSelector=ray.io%2Fcluster+in+%28a%29&limit=500".parse().expect("a path"));
         assert_eq!(query.get("labelSelector"), "ray.io/cluster in (a)");
         assert_eq!(query.number("limit"), Some(500));

@@ -6,14 +6,14 @@ use super::fields;
 use super::kinds::Kind;
 use super::refusal::Refusal;
 
-/// Which objects a list or a watch is about.
+/// Parsed label and field selector; the default selects everything.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Selector {
     labels: Vec<Requirement>,
     fields: Vec<FieldTerm>,
 }
 
-/// One term of a label selector.
+/// Requirement of a label selector.
 #[derive(Debug, Clone, PartialEq)]
 enum Requirement {
     In(String, Vec<String>),
@@ -22,7 +22,7 @@ enum Requirement {
     Missing(String),
 }
 
-/// One term of a field selector: the field's path, the value, and whether it has to be that value or has to differ.
+/// Requirement of a field selector: JSON pointer, value, and whether the field must equal it or differ.
 #[derive(Debug, Clone, PartialEq)]
 struct FieldTerm {
     pointer: String,
@@ -30,7 +30,7 @@ struct FieldTerm {
     equal: bool,
 }
 
-/// The fields that a pod can be selected by, besides name and namespace.
+/// Selectable fields of pods in addition to name and namespace.
 const POD_FIELDS: [&str; 6] = [
     "spec.nodeName",
     "spec.restartPolicy",
@@ -41,23 +41,23 @@ const POD_FIELDS: [&str; 6] = [
 ];
 
 impl Selector {
-    /// Reads both selectors of a request; an empty text selects everything.
+    /// Parses both selectors of a request; an empty string selects everything.
     ///
     /// # Errors
-    /// When a text is not a selector, or names a field that objects of this kind can't be selected by.
+    /// Returns an error if a selector is malformed or names a field that is not selectable for the kind.
     pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, Refusal> {
         let labels = terms(labels).into_iter().map(requirement).collect::<Result<_, _>>()?;
         let fields = fields.split(',').filter(|term| !term.is_empty());
         Ok(Self { labels, fields: fields.map(|term| field_term(kind, term)).collect::<Result<_, _>>()? })
     }
 
-    /// Whether an object is selected.
+    /// Returns true if an object is selected.
     pub fn matches(&self, object: &Value) -> bool {
         let labels = fields::metadata(object).and_then(|metadata| metadata.get("labels"));
         let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
         let by_label = self.labels.iter().all(|requirement| match requirement {
-            Requirement::In(key, values) => label(key).is_some_and(|value| values.iter().any(|one| one == value)),
-            Requirement::NotIn(key, values) => !label(key).is_some_and(|value| values.iter().any(|one| one == value)),
+            Requirement::In(key, values) => label(key).is_some_and(|value| values.iter().any(|allowed| allowed == value)),
+            Requirement::NotIn(key, values) => !label(key).is_some_and(|value| values.iter().any(|allowed| allowed == value)),
             Requirement::Exists(key) => label(key).is_some(),
             Requirement::Missing(key) => label(key).is_none(),
         });
@@ -66,7 +66,7 @@ impl Selector {
     }
 }
 
-/// The terms of a label selector: what commas outside of parentheses separate.
+/// Splits a label selector at the commas outside of parentheses.
 fn terms(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let parts = text.split(|character| {
@@ -134,16 +134,16 @@ mod tests {
     #[rstest]
     #[case::everything("", true)]
     #[case::exists("ray.io/cluster", true)]
-    #[case::not_there("!ray.io/cluster", false)]
+    #[case::does_not_exist("!ray.io/cluster", false)]
     #[case::equal("ray.io/cluster=a", true)]
-    #[case::twice_equal("ray.io/cluster==a", true)]
-    #[case::another("ray.io/cluster=b", false)]
+    #[case::double_equals("ray.io/cluster==a", true)]
+    #[case::different_value("ray.io/cluster=b", false)]
     #[case::unequal("ray.io/cluster!=b", true)]
-    #[case::unequal_without_it("other!=b", true)]
+    #[case::unequal_and_label_missing("other!=b", true)]
     #[case::one_of("ray.io/cluster in (a, b),app", true)]
     #[case::none_of("ray.io/cluster notin (a,b)", false)]
     #[case::all_terms("ray.io/cluster=a,app=y", false)]
-    fn a_label_selector_selects(#[case] text: &str, #[case] expected: bool) {
+    fn label_selector_matches(#[case] text: &str, #[case] expected: bool) {
         let pod = json!({"metadata": {"name": "p", "labels": {"ray.io/cluster": "a", "app": "x"}}});
         let selector = Selector::parse(kinds::named("Pod"), text, "").expect("a selector");
         assert_eq!(selector.matches(&pod), expected);
@@ -153,13 +153,13 @@ mod tests {
     #[case::by_name("metadata.name=p", true)]
     #[case::by_another_name("metadata.name=q", false)]
     #[case::by_phase("status.phase!=Running,metadata.namespace=ns", true)]
-    fn a_field_selector_selects(#[case] text: &str, #[case] expected: bool) {
+    fn field_selector_matches(#[case] text: &str, #[case] expected: bool) {
         let pod = json!({"metadata": {"name": "p", "namespace": "ns"}, "status": {"phase": "Pending"}});
         assert_eq!(Selector::parse(kinds::named("Pod"), "", text).expect("a selector").matches(&pod), expected);
     }
 
     #[test]
-    fn a_custom_kind_is_not_selected_by_other_fields() {
+    fn custom_kind_is_selectable_by_metadata_only() {
         let refusal = Selector::parse(kinds::named("RayCluster"), "", "status.state=ready").expect_err("refused");
         assert_eq!((refusal.code, refusal.message.as_str()), (400, "field label not supported: status.state"));
     }

@@ -1,4 +1,4 @@
-//! Objects by kind and key, the one counter of versions, and the log of all changes.
+//! Stores objects by kind and key, with one global version counter and a log of all changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,50 +10,51 @@ use serde_json::Value;
 use super::fields;
 use super::kinds::{self, Kind};
 
-/// One change of one object.
+/// Change of one object.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// The version that the change made.
+    /// Resource version of the change.
     pub version: u64,
-    /// When it was made.
+    /// Time of the change.
     pub at: Timestamp,
-    /// The kind of the object.
+    /// Kind of the object.
     pub kind: &'static Kind,
-    /// The object after the change; when it is gone, its last state with the version of the deletion.
+    /// Object after the change; for a deletion its last state, with the version of the deletion.
     pub object: Arc<Value>,
-    /// The object before the change.
+    /// Object before the change; `None` if it was created.
     pub before: Option<Arc<Value>>,
-    /// Whether the object is gone.
+    /// Set if the change deleted the object.
     pub gone: bool,
-    /// `object` as JSON.
+    /// `object` encoded as JSON.
     pub body: Bytes,
 }
 
-/// An object as it is now.
+/// Current state of an object.
 #[derive(Debug, Clone)]
 pub struct Stored {
-    /// The object.
+    /// Decoded object.
     pub object: Arc<Value>,
-    /// The object as JSON.
+    /// Object encoded as JSON.
     pub body: Bytes,
 }
 
 impl Stored {
-    /// An object with its bytes, which are made once.
+    /// Encodes an object once and keeps the bytes with it.
     pub fn of(object: Value) -> Self {
         let body = Bytes::from(serde_json::to_vec(&object).expect("keys are text"));
         Self { object: Arc::new(object), body }
     }
 }
 
-/// Objects of one kind by key, and where in the log their changes are.
+/// Objects of one kind by key, and the log indices of their changes.
 #[derive(Debug, Default)]
 struct Shelf {
     objects: BTreeMap<String, Stored>,
     changes: Vec<usize>,
 }
 
-/// Everything that is stored. A key is `namespace/name`, or the name alone, which is the order of the real store.
+/// All stored objects. A key is `namespace/name` or, for cluster-scoped kinds, the name, so objects sort
+/// as in etcd.
 #[derive(Debug)]
 pub struct Store {
     shelves: Vec<Shelf>,
@@ -62,45 +63,45 @@ pub struct Store {
     compacted: u64,
 }
 
-/// The key of an object.
+/// Returns the key of an object; `namespace` is empty for cluster-scoped kinds.
 pub fn key(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
 impl Store {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         let shelves = kinds::all().iter().map(|_| Shelf::default()).collect();
         Self { shelves, log: Vec::new(), version: 1, compacted: 0 }
     }
 
-    /// The version of the last change.
+    /// Returns the version of the last change.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// The version up to which history is forgotten.
+    /// Returns the version up to which the history is compacted.
     pub fn compacted(&self) -> u64 {
         self.compacted
     }
 
-    /// Forgets history: what was before now can't be listed or watched any more.
+    /// Compacts the history: states before the current one can no longer be listed or watched.
     pub fn compact(&mut self) {
         self.compacted = self.version;
     }
 
-    /// All changes, in order.
+    /// Returns all changes in order.
     pub fn log(&self) -> &[Change] {
         &self.log
     }
 
-    /// The object of a key.
+    /// Returns the object with a key.
     pub fn get(&self, kind: &Kind, key: &str) -> Option<&Stored> {
         self.shelves[kind.index].objects.get(key)
     }
 
-    /// The objects of a kind, in one namespace or (when it is empty) in all, by key, from the first key that is not before
-    /// `from`.
+    /// Returns the objects of a kind in a namespace (in all if it is empty), ordered by key, beginning with
+    /// the first key that is at least `from`.
     pub fn range<'a>(
         &'a self,
         kind: &Kind,
@@ -113,23 +114,22 @@ impl Store {
         objects.take_while(move |(key, _)| key.starts_with(&prefix)).map(|(key, stored)| (key.as_str(), stored))
     }
 
-    /// The number of changes of a kind so far.
+    /// Returns the number of changes of a kind so far.
     pub fn change_count(&self, kind: &Kind) -> usize {
         self.shelves[kind.index].changes.len()
     }
 
-    /// How many of a kind's changes made a version that is not above `version`.
+    /// Returns the number of changes of a kind up to and including `version`.
     pub fn changes_up_to(&self, kind: &Kind, version: u64) -> usize {
         self.shelves[kind.index].changes.partition_point(|&index| self.log[index].version <= version)
     }
 
-    /// The changes of a kind, from the one with this number on.
+    /// Returns the changes of a kind, beginning with index `from`.
     pub fn changes_of(&self, kind: &Kind, from: usize) -> impl Iterator<Item = &Change> {
         self.shelves[kind.index].changes.iter().skip(from).map(|&index| &self.log[index])
     }
 
-    /// Stores `object`, new or in place of `before`, under the next version; the last thing done to it is to write that
-    /// version into it.
+    /// Stores a new or changed object under the next version and writes that version into it.
     pub fn put(&mut self, now: Timestamp, kind: &'static Kind, key: String, object: Value) -> Stored {
         let version = self.next_version();
         let stored = versioned(object, version);
@@ -138,7 +138,7 @@ impl Store {
         stored
     }
 
-    /// Takes an object out, under the next version; returns its last state.
+    /// Removes an object under the next version. Returns its last state; `None` if there is none.
     pub fn take(&mut self, now: Timestamp, kind: &'static Kind, key: &str) -> Option<Stored> {
         let old = self.shelves[kind.index].objects.remove(key)?;
         let version = self.next_version();
@@ -159,7 +159,7 @@ impl Store {
     }
 }
 
-/// The object with its version in it.
+/// Writes the version into an object.
 fn versioned(mut object: Value, version: u64) -> Stored {
     fields::set_metadata(&mut object, "resourceVersion", version.to_string());
     Stored::of(object)

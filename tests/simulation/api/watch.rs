@@ -1,4 +1,4 @@
-//! Watches: the changes of one kind as lines of JSON, as one client sees them.
+//! Watches: the changes of one kind as newline-delimited JSON, filtered for one client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use super::refusal::Refusal;
 use super::selector::Selector;
 use super::store::{Change, Store};
 
-/// What a client watches, and how far it has come.
+/// Watch of one client and its position in the history.
 #[derive(Debug)]
 pub struct Watch {
     kind: &'static Kind,
     namespace: String,
     selector: Selector,
-    /// Lines that are due before any change.
+    /// Events to send before any change.
     first: Vec<Bytes>,
-    /// Number of the kind's next change that was not looked at.
+    /// Index of the next change of the kind to send.
     next: usize,
     timeout: Option<Duration>,
     bookmarks: bool,
     over: bool,
 }
 
-/// Where a watch starts.
+/// Starting point of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With all objects as they are now, and a bookmark after them if it is asked for.
+    /// Begins with an ADDED event for each existing object.
     Now {
-        /// Whether a bookmark tells the end of these.
+        /// Sends a bookmark after these initial events.
         announced: bool,
     },
-    /// With what was changed after this version.
+    /// Begins with the first change after this version.
     After(u64),
 }
 
@@ -54,7 +54,7 @@ impl Watch {
         match start {
             Start::Now { announced } => {
                 let matching =
-                    store.range(kind, &watch.namespace, "").filter(|(_, one)| watch.selector.matches(&one.object));
+                    store.range(kind, &watch.namespace, "").filter(|(_, stored)| watch.selector.matches(&stored.object));
                 watch.first = matching.map(|(_, stored)| line("ADDED", &stored.body)).collect();
                 if announced {
                     watch.first.push(bookmark(kind, store.version(), true));
@@ -69,27 +69,27 @@ impl Watch {
         watch
     }
 
-    /// The kind that is watched.
+    /// Returns the watched kind.
     pub fn kind(&self) -> &'static Kind {
         self.kind
     }
 
-    /// How long the client wants to watch.
+    /// Returns the timeout that the client has asked for.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// Whether the client takes bookmarks.
+    /// Returns true if the client allows bookmarks.
     pub fn wants_bookmarks(&self) -> bool {
         self.bookmarks
     }
 
-    /// Whether the API server ends this watch, after what `events` has returned.
+    /// Returns true if the server closes the watch after the events that `events` has returned.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// The lines that are due since the last call.
+    /// Returns the encoded events since the last call.
     pub fn events(&mut self, store: &Store) -> Vec<Bytes> {
         let mut lines = std::mem::take(&mut self.first);
         if self.over {
@@ -107,20 +107,21 @@ impl Watch {
         lines
     }
 
-    /// A line that tells the version up to which everything was told.
+    /// Returns a bookmark with the version up to which all changes have been sent.
     pub fn bookmark(&self, store: &Store) -> Bytes {
         let missing = store.changes_of(self.kind, self.next).next();
         bookmark(self.kind, missing.map_or(store.version(), |change| change.version - 1), false)
     }
 
-    /// What a change is for this watch: an object that comes to match is new to it, one that matches no more is gone.
+    /// Returns the event of a change for this watch. An object that starts to match the selector is ADDED,
+    /// one that no longer matches is DELETED; `None` if it matches neither before nor after.
     fn line_of(&self, change: &Change) -> Option<Bytes> {
         if !self.namespace.is_empty() && fields::namespace(&change.object) != self.namespace {
             return None;
         }
-        let was = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
-        let is = !change.gone && self.selector.matches(&change.object);
-        match (was, is) {
+        let matched = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
+        let matches = !change.gone && self.selector.matches(&change.object);
+        match (matched, matches) {
             (false, false) => None,
             (false, true) => Some(line("ADDED", &change.body)),
             (true, true) => Some(line("MODIFIED", &change.body)),
@@ -130,7 +131,7 @@ impl Watch {
     }
 }
 
-/// The last state that matched, with the version of the change that took it out.
+/// Returns the last matching state, with the version of the change after which it no longer matches.
 fn as_of(object: &Arc<Value>, version: u64) -> Vec<u8> {
     let mut object = Value::clone(object);
     fields::set_metadata(&mut object, "resourceVersion", version.to_string());
@@ -147,13 +148,13 @@ fn line(change: &str, body: &[u8]) -> Bytes {
     line.into()
 }
 
-fn bookmark(kind: &Kind, version: u64, ends_the_first: bool) -> Bytes {
+fn bookmark(kind: &Kind, version: u64, ends_initial_events: bool) -> Bytes {
     let mut object = json!({
         "kind": kind.kind,
         "apiVersion": kind.api_version(),
         "metadata": {"resourceVersion": version.to_string()},
     });
-    if ends_the_first {
+    if ends_initial_events {
         object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
     }
     line("BOOKMARK", object.to_string().as_bytes())

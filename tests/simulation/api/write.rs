@@ -1,4 +1,4 @@
-//! Creating and changing objects: what the API server puts in, keeps, refuses and counts.
+//! Creates and updates objects: defaulting, validation, read-only fields and generations.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -9,32 +9,33 @@ use super::refusal::{Flaw, Refusal};
 use super::store::{self, Stored};
 use super::{Api, builtin, deletion, fields, identity, metadata};
 
-/// Who writes, and how.
+/// Writer of a request and the options of the write.
 #[derive(Debug, Clone)]
 pub(super) struct Hand {
-    /// Who owns what is written.
+    /// Field manager that owns the written fields.
     pub manager: Manager,
-    /// The part that is written.
+    /// Endpoint that is written to.
     pub part: Part,
-    /// Whether it is a controller of the cluster itself, which may do what clients may not, like bind a pod to a node.
+    /// Set for built-in controllers. They may change fields that clients may not, like the node of a
+    /// pod.
     pub trusted: bool,
-    /// Whether fields that are not known are refused rather than left out.
+    /// Rejects unknown fields instead of pruning them (`fieldValidation=Strict`).
     pub strict: bool,
-    /// Whether a version is made even if the object stays the same, because its owners change.
+    /// Forces a new version even if the object is unchanged, because its field owners change.
     pub touches: bool,
 }
 
-/// The part of an object that a write is about.
+/// Endpoint that a write goes to, and so the fields that it can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// All but the status, if the status has a path of its own.
+    /// The main resource: everything except the status, if the kind has a status subresource.
     Main,
-    /// The status.
+    /// The status subresource.
     Status,
 }
 
 impl Api {
-    /// Stores a new object.
+    /// Creates an object.
     pub(super) fn store_new(
         &mut self,
         now: Timestamp,
@@ -52,14 +53,14 @@ impl Api {
         self.made += 1;
         metadata::tidy_new(&mut object);
         let name = identity::settle_name(kind, &mut object, self.made)?;
-        let own = fields::metadata_mut(&mut object);
-        own.insert("uid".into(), identity::uid(self.made, self.uids.as_ref()).into());
-        own.insert("creationTimestamp".into(), seconds(now).into());
+        let metadata = fields::metadata_mut(&mut object);
+        metadata.insert("uid".into(), identity::uid(self.made, self.uids.as_ref()).into());
+        metadata.insert("creationTimestamp".into(), seconds(now).into());
         if kind.namespaced {
-            own.insert("namespace".into(), namespace.into());
+            metadata.insert("namespace".into(), namespace.into());
         }
         if kind.counts_generations {
-            own.insert("generation".into(), 1.into());
+            metadata.insert("generation".into(), 1.into());
         }
         object["apiVersion"] = kind.api_version().into();
         object["kind"] = kind.kind.clone().into();
@@ -79,7 +80,7 @@ impl Api {
         Ok(stored)
     }
 
-    /// Stores what `change` makes of an object. Nothing is stored when it is the same as before.
+    /// Updates an object with the result of `change`. An unchanged object gets no new version.
     pub(super) fn store_changed(
         &mut self,
         now: Timestamp,
@@ -109,7 +110,7 @@ impl Api {
             return Ok(old);
         }
         if deletion::is_done(&old.object, &new) {
-            // The last state that is seen is the one before; the answer is what would have been.
+            // Watches see the state before this update as the last one; the response has the update.
             self.take(now, kind, &key);
             return Ok(Stored::of(new));
         }
@@ -118,13 +119,13 @@ impl Api {
         Ok(stored)
     }
 
-    /// Takes an object out, and forgets who owned its fields.
+    /// Removes an object and its field owners.
     pub(super) fn take(&mut self, now: Timestamp, kind: &'static Kind, key: &str) -> Option<Stored> {
         self.ledger.forget(kind, key);
         self.store.take(now, kind, key)
     }
 
-    /// Whether new objects may be made in this namespace.
+    /// Checks that the namespace exists and is not terminating.
     fn takes_new(&self, kind: &Kind, namespace: &str) -> Result<(), Refusal> {
         if !kind.namespaced {
             return Ok(());
@@ -139,12 +140,13 @@ impl Api {
     }
 }
 
-/// A time as metadata has it: whole seconds.
+/// Formats a time as in object metadata: RFC 3339 in whole seconds.
 pub(super) fn seconds(time: Timestamp) -> String {
     Timestamp::from_second(time.as_second()).map_or_else(|_| time.to_string(), |time| time.to_string())
 }
 
-/// Puts in what is not said, takes out what is unknown, and refuses what is not allowed; `before` is what the object was.
+/// Applies defaults, prunes unknown fields and validates. `before` is the stored object, `None` on
+/// create.
 fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, hand: &Hand) -> Result<(), Refusal> {
     let mut flaws = match before {
         Some(before) if before.get("metadata") == object.get("metadata") => Vec::new(),
@@ -181,7 +183,7 @@ fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, h
     Err(Refusal::invalid(kind, name, &flaws))
 }
 
-/// Puts back what a write to the main path can't change.
+/// Restores the fields that a write to the main resource cannot change.
 fn keep_on_main(kind: &Kind, old: &Value, new: &mut Value) {
     metadata::tidy_changed(old, new);
     builtin::keep(kind, old, new);
@@ -190,26 +192,31 @@ fn keep_on_main(kind: &Kind, old: &Value, new: &mut Value) {
     if kind.has_status {
         match old.get("status") {
             Some(status) => new["status"] = status.clone(),
-            None => drop(fields::map(new).remove("status")),
+            None => {
+                fields::map(new).remove("status");
+            }
         }
     }
 }
 
-/// Leaves of what somebody applies what this part of the object can take.
+/// Removes the fields of an applied configuration that this endpoint ignores.
 pub(super) fn keep_to_part(kind: &Kind, part: Part, wanted: &mut Value) {
     let fields = fields::map(wanted);
     match part {
-        Part::Main if kind.has_status => drop(fields.remove("status")),
+        Part::Main if kind.has_status => {
+            fields.remove("status");
+        }
         Part::Main => {}
         Part::Status => {
             fields.retain(|field, _| ["apiVersion", "kind", "metadata", "status"].contains(&field.as_str()));
-            let of_the_object = ["name", "namespace", "uid", "resourceVersion"];
-            fields::metadata_mut(wanted).retain(|field, _| of_the_object.contains(&field.as_str()));
+            let identifying = ["name", "namespace", "uid", "resourceVersion"];
+            fields::metadata_mut(wanted).retain(|field, _| identifying.contains(&field.as_str()));
         }
     }
 }
 
-/// Puts back all but the status. Of pods, labels, annotations and finalizers can be changed by this path, too.
+/// Restores everything except the status. The status endpoint of pods can also change labels,
+/// annotations and finalizers.
 fn keep_but_status(kind: &Kind, old: &Value, new: &mut Value) {
     let metadata = (kind.kind == "Pod").then(|| {
         metadata::tidy_changed(old, new);
@@ -229,8 +236,8 @@ fn keep_but_status(kind: &Kind, old: &Value, new: &mut Value) {
     fields.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
 }
 
-/// Whether two states differ in what a generation counts: all but metadata, and status where that has its own path. That a
-/// pod is bound to a node doesn't count.
+/// Returns true if an update increments the generation: any change outside of metadata and, with a
+/// status subresource, outside of the status. Binding a pod to a node does not count.
 fn differs_in_spec(kind: &Kind, old: &Value, new: &Value) -> bool {
     let node = |pod: &Value| pod.pointer("/spec/nodeName").cloned();
     if kind.kind == "Pod" && node(old) != node(new) {

@@ -1,4 +1,5 @@
-//! Who owns which fields. What writes changed is only worked out when somebody applies, which is rare.
+//! Field owners of all objects. The fields that writes changed are computed lazily: only server-side
+//! apply needs them, and it is rare.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,36 +10,36 @@ use super::super::kinds::Kind;
 use super::paths::{Difference, Fields};
 use super::shape::Shape;
 
-/// Someone who owns fields.
+/// Field manager, as in `metadata.managedFields`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Manager {
-    /// How the writer calls itself.
+    /// Name of the manager.
     pub name: Arc<str>,
-    /// Whether the fields were applied, rather than written.
+    /// Set if the fields were applied (operation Apply) rather than updated.
     pub applies: bool,
-    /// Whether they were written by way of the status.
+    /// Set if they were written through the status subresource.
     pub status: bool,
 }
 
-/// The owners of one object's fields.
+/// Field owners of one object.
 #[derive(Debug, Clone, Default)]
 pub struct Ownership {
     owners: BTreeMap<Manager, Fields>,
-    /// Writes that were not counted yet: who, from what, to what.
+    /// Writes not yet reflected in `owners`: manager, object before and after.
     writes: Vec<(Manager, Option<Arc<Value>>, Arc<Value>)>,
 }
 
-/// The owners of all fields, by kind and key.
+/// Field owners of all objects, by kind and key.
 #[derive(Debug, Default)]
 pub struct Ledger(BTreeMap<(usize, String), Ownership>);
 
 impl Ledger {
-    /// Notes a write.
+    /// Records a write.
     pub fn wrote(&mut self, kind: &Kind, key: &str, by: Manager, before: Option<Arc<Value>>, after: Arc<Value>) {
         self.0.entry((kind.index, key.to_owned())).or_default().writes.push((by, before, after));
     }
 
-    /// The owners of an object's fields as of now.
+    /// Returns the current field owners of an object.
     pub fn owners(&mut self, kind: &Kind, key: &str) -> BTreeMap<Manager, Fields> {
         let Some(ownership) = self.0.get_mut(&(kind.index, key.to_owned())) else { return BTreeMap::new() };
         for (manager, before, after) in std::mem::take(&mut ownership.writes) {
@@ -51,18 +52,18 @@ impl Ledger {
         ownership.owners.clone()
     }
 
-    /// Sets the owners of an object's fields.
+    /// Replaces the field owners of an object.
     pub fn set(&mut self, kind: &Kind, key: &str, owners: BTreeMap<Manager, Fields>) {
         self.0.insert((kind.index, key.to_owned()), Ownership { owners, writes: Vec::new() });
     }
 
-    /// Forgets an object that is gone.
+    /// Removes a deleted object.
     pub fn forget(&mut self, kind: &Kind, key: &str) {
         self.0.remove(&(kind.index, key.to_owned()));
     }
 }
 
-/// Who writes a field owns it alone; what is gone has no owner.
+/// Makes the manager of a write the only owner of the written fields; removed fields have no owner.
 fn count(owners: &mut BTreeMap<Manager, Fields>, manager: Manager, difference: &Difference) {
     for fields in owners.values_mut() {
         fields.remove(&difference.set);

@@ -1,6 +1,7 @@
-//! Server-side apply, by the rules of structured-merge-diff (kubernetes-sigs/structured-merge-diff v6, `merge/update.go`):
-//! who applies owns what is applied; what an earlier apply owned and nobody owns any more goes; a value that somebody else
-//! owns is taken over only by force. Owners are not shown in `metadata.managedFields`.
+//! Server-side apply by the rules of structured-merge-diff (kubernetes-sigs/structured-merge-diff v6,
+//! `merge/update.go`): the applier owns the applied fields; fields of its earlier apply that have no
+//! owner left are removed; a value owned by another manager is only changed with force. Responses have
+//! no `metadata.managedFields`.
 
 mod ledger;
 mod paths;
@@ -18,19 +19,19 @@ pub use shape::Shape;
 
 use paths::{Difference, FieldPath, is_owned};
 
-/// What applying led to.
+/// Result of a server-side apply.
 #[derive(Debug)]
 pub struct Applied {
-    /// The object.
+    /// Merged object.
     pub object: Value,
-    /// Who owns its fields now.
+    /// New field owners.
     pub owners: BTreeMap<Manager, Fields>,
 }
 
-/// Applies what `manager` wants to an object.
+/// Applies a configuration to an object on behalf of `manager`.
 ///
 /// # Errors
-/// When that would change what others own, unless it is forced.
+/// Returns a conflict if that changes fields of other managers, unless `force` is set.
 pub fn apply(
     shape: Shape<'_>,
     live: &Value,
@@ -61,20 +62,22 @@ pub fn apply(
     Ok(Applied { object, owners })
 }
 
-/// Puts what is wanted into a value.
+/// Merges an applied configuration into a value.
 fn merge(shape: Shape<'_>, value: &mut Value, wanted: &Value) {
     match (value, wanted) {
         (Value::Object(fields), Value::Object(wanted)) if !shape.is_atomic_map() => {
             for (name, wanted) in wanted {
                 match fields.get_mut(name) {
                     Some(value) => merge(shape.field(name), value, wanted),
-                    None => drop(fields.insert(name.clone(), wanted.clone())),
+                    None => {
+                        fields.insert(name.clone(), wanted.clone());
+                    }
                 }
             }
         }
         (Value::Array(items), Value::Array(wanted)) => match (shape.keys(items), shape.keys(wanted)) {
             (Some(keys), Some(wanted_keys)) => {
-                // What is wanted comes in its own order, the rest stays behind.
+                // Applied items come first, in the order of the configuration; the others follow.
                 let mut rest: Vec<Option<Value>> = std::mem::take(items).into_iter().map(Some).collect();
                 for (key, wanted) in wanted_keys.iter().zip(wanted) {
                     let position = keys.iter().position(|known| known == key);
@@ -91,14 +94,14 @@ fn merge(shape: Shape<'_>, value: &mut Value, wanted: &Value) {
     }
 }
 
-/// Takes out what `last` reaches and nobody owns any more.
+/// Removes fields of the last apply (`last`) that have no owner left.
 fn prune(shape: Shape<'_>, value: &mut Value, path: &FieldPath, last: &Fields, owned: &Fields) {
-    let is_left = |path: &FieldPath| last.reaches(path) && !owned.reaches(path);
+    let lost_owner = |path: &FieldPath| last.reaches(path) && !owned.reaches(path);
     match value {
         Value::Object(fields) if !shape.is_atomic_map() => {
-            // Who applies always says the name, so metadata as a whole never goes.
+            // Metadata itself is never removed: every configuration has a name.
             let stays = |name: &str| !is_owned(shape, name) || matches!(shape.field(name), Shape::Named("metadata"));
-            fields.retain(|name, _| stays(name) || !is_left(&path.field(name)));
+            fields.retain(|name, _| stays(name) || !lost_owner(&path.field(name)));
             for (name, value) in fields.iter_mut().filter(|(name, _)| is_owned(shape, name)) {
                 let inner = path.field(name);
                 if last.reaches(&inner) {
@@ -109,7 +112,7 @@ fn prune(shape: Shape<'_>, value: &mut Value, path: &FieldPath, last: &Fields, o
         Value::Array(items) => {
             let Some(keys) = shape.keys(items) else { return };
             let paths: Vec<FieldPath> = keys.iter().map(|key| path.item(key)).collect();
-            let parts = std::mem::take(items).into_iter().zip(&paths).filter(|(_, path)| !is_left(path));
+            let parts = std::mem::take(items).into_iter().zip(&paths).filter(|(_, path)| !lost_owner(path));
             items.extend(parts.map(|(mut item, path)| {
                 prune_item(shape, &mut item, path, last, owned);
                 item
@@ -119,7 +122,7 @@ fn prune(shape: Shape<'_>, value: &mut Value, path: &FieldPath, last: &Fields, o
     }
 }
 
-/// An item that stays keeps the fields that tell it from the others.
+/// Prunes a list item, but keeps its key fields.
 fn prune_item(list: Shape<'_>, item: &mut Value, path: &FieldPath, last: &Fields, owned: &Fields) {
     let keys: Vec<(String, Value)> = item
         .as_object()
@@ -136,20 +139,20 @@ fn prune_item(list: Shape<'_>, item: &mut Value, path: &FieldPath, last: &Fields
 
 fn conflict(live: &Value, conflicts: &[(Manager, String)]) -> Refusal {
     let version = live.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
-    let with = |manager: &Manager| {
+    let describe = |manager: &Manager| {
         let path = if manager.status { " with subresource \"status\"" } else { "" };
         let using = if manager.applies { String::new() } else { format!(" using {version}") };
         format!("\"{}\"{path}{using}", manager.name)
     };
-    let said = match conflicts {
+    let summary = match conflicts {
         [(manager, path)] => format!("conflict with {}: {path}", with(manager)),
         _ => {
             let mut by_manager: BTreeMap<String, Vec<&str>> = BTreeMap::new();
             for (manager, path) in conflicts {
-                by_manager.entry(with(manager)).or_default().push(path);
+                by_manager.entry(describe(manager)).or_default().push(path);
             }
             let each =
-                by_manager.iter().map(|(with, paths)| format!("conflicts with {with}:\n- {}", paths.join("\n- ")));
+                by_manager.iter().map(|(manager, paths)| format!("conflicts with {manager}:\n- {}", paths.join("\n- ")));
             each.collect::<Vec<_>>().join("\n")
         }
     };
@@ -161,7 +164,7 @@ fn conflict(live: &Value, conflicts: &[(Manager, String)]) -> Refusal {
     Refusal {
         code: 409,
         reason: "Conflict",
-        message: format!("Apply failed with {} conflict{plural}: {said}", conflicts.len()),
+        message: format!("Apply failed with {} conflict{plural}: {summary}", conflicts.len()),
         details: json!({"causes": conflicts.iter().map(cause).collect::<Vec<_>>()}),
         continued: None,
     }

@@ -1,4 +1,4 @@
-//! Sets of fields, and what two states of an object differ in.
+//! Field paths, sets of fields, and the difference between two states of an object.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,27 +7,27 @@ use serde_json::{Map, Value};
 
 use super::shape::Shape;
 
-/// Where in an object a field or an item is; each step is written as error messages have it: `.spec`, `[name="a"]`.
+/// Path of a field or list item; each segment is written as in error messages: `.spec`, `[name="a"]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldPath(Vec<String>);
 
-/// A set of fields and items.
+/// Set of fields and list items.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fields(BTreeSet<FieldPath>);
 
 impl FieldPath {
-    /// The path of a field of the value at this path.
+    /// Returns the path of a field of the value at this path.
     pub fn field(&self, name: &str) -> Self {
         self.then(format!(".{name}"))
     }
 
-    /// The path of an item of the list at this path.
+    /// Returns the path of an item of the list at this path.
     pub fn item(&self, key: &str) -> Self {
         self.then(key.to_owned())
     }
 
-    fn then(&self, step: String) -> Self {
-        Self(self.0.iter().cloned().chain([step]).collect())
+    fn then(&self, segment: String) -> Self {
+        Self(self.0.iter().cloned().chain([segment]).collect())
     }
 }
 
@@ -38,34 +38,34 @@ impl fmt::Display for FieldPath {
 }
 
 impl Fields {
-    /// The fields that an object sets, but for those that nobody owns.
+    /// Returns the fields that an object sets, without those that cannot have owners.
     pub fn of(shape: Shape<'_>, object: &Value) -> Self {
         let mut fields = Self::default();
         fields.collect(shape, object, &FieldPath::default());
         fields
     }
 
-    /// Whether a path or anything below it is in the set.
+    /// Returns true if the set contains the path or anything below it.
     pub fn reaches(&self, path: &FieldPath) -> bool {
         self.0.range(path..).next().is_some_and(|next| next.0.starts_with(&path.0))
     }
 
-    /// Puts all of `other` in.
+    /// Adds all fields of `other`.
     pub fn add(&mut self, other: &Self) {
         self.0.extend(other.0.iter().cloned());
     }
 
-    /// Takes all of `other` out.
+    /// Removes all fields of `other`.
     pub fn remove(&mut self, other: &Self) {
         self.0.retain(|path| !other.0.contains(path));
     }
 
-    /// What is in both.
+    /// Returns the fields in both sets.
     pub fn shared<'a>(&'a self, other: &'a Self) -> Vec<&'a FieldPath> {
         self.0.intersection(&other.0).collect()
     }
 
-    /// Whether nothing is in the set.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -100,7 +100,8 @@ impl Fields {
     }
 }
 
-/// Whether a field can have an owner: not what names the object, or what only the API server writes.
+/// Returns true if a field can have an owner: not the identity of the object, nor fields that only the
+/// API server writes.
 pub fn is_owned(shape: Shape<'_>, name: &str) -> bool {
     match shape {
         Shape::Root(_) => name != "apiVersion" && name != "kind",
@@ -109,17 +110,17 @@ pub fn is_owned(shape: Shape<'_>, name: &str) -> bool {
     }
 }
 
-/// What two states differ in.
+/// Difference between two states of an object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    /// Fields that are new or have another value.
+    /// Fields that are added or changed.
     pub set: Fields,
-    /// Fields that are no more.
+    /// Fields that are removed.
     pub gone: Fields,
 }
 
 impl Difference {
-    /// What `new` differs from `old` in.
+    /// Computes the difference between `old` and `new`.
     pub fn between(shape: Shape<'_>, old: &Value, new: &Value) -> Self {
         let mut difference = Self::default();
         difference.compare(shape, old, new, &FieldPath::default());
@@ -160,7 +161,8 @@ impl Difference {
         }
     }
 
-    /// Compares a field or an item, which counts as a field of its own when `counts`.
+    /// Compares a field or a list item. With `counts`, its path is itself a member of the sets, in addition
+    /// to its leaves.
     fn compare_part(
         &mut self,
         shape: Shape<'_>,

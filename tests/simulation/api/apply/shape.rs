@@ -1,4 +1,4 @@
-//! How the parts of an object are merged: which lists and maps are one value, and what tells the items of the others apart.
+//! Merge topology of objects: which lists and maps are atomic, and the keys of the items of others.
 
 use std::borrow::Cow;
 
@@ -7,26 +7,26 @@ use serde_json::Value;
 use super::super::kinds::Kind;
 use super::super::schema::{ListType, Schema};
 
-/// How one value of an object is merged.
+/// Merge rules of one value of an object.
 #[derive(Debug, Clone, Copy)]
 pub enum Shape<'a> {
-    /// The whole object.
+    /// The whole object; with the schema of its CRD, if any.
     Root(Option<&'a Schema>),
-    /// A value that the schema of a definition speaks of.
+    /// Value covered by the schema of a CRD.
     Known(&'a Schema),
-    /// The value of a field of this name in one of Kubernetes' own types.
+    /// Value of a field with this name in a built-in type.
     Named(&'a str),
-    /// A value that no schema speaks of: its maps are merged, its lists are one value.
+    /// Value without a schema: maps are merged, lists are atomic.
     Free,
 }
 
 impl<'a> Shape<'a> {
-    /// The shape of a kind's objects.
+    /// Returns the merge rules of the objects of a kind.
     pub fn of(kind: &'a Kind) -> Self {
         Self::Root(kind.schema.as_ref())
     }
 
-    /// The shape of a field.
+    /// Returns the merge rules of a field.
     pub fn field(self, name: &'a str) -> Self {
         match self {
             Self::Root(_) if name == "metadata" => Self::Named(name),
@@ -36,7 +36,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// The shape of the items of a list.
+    /// Returns the merge rules of the items of a list.
     pub fn item(self) -> Self {
         match self {
             Self::Known(schema) => schema.item().map_or(Self::Free, Self::Known),
@@ -45,7 +45,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Whether a map is one value.
+    /// Returns true if the map is atomic.
     pub fn is_atomic_map(self) -> bool {
         match self {
             Self::Known(schema) => schema.is_atomic_map,
@@ -58,7 +58,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// What the items of a list are to each other.
+    /// Returns the list type.
     fn list(self) -> Cow<'a, ListType> {
         let keyed = |keys: &[&str]| Cow::Owned(ListType::Map(keys.iter().map(|&key| key.to_owned()).collect()));
         match self {
@@ -84,7 +84,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// What each item of the list is told from the others by, as field paths write it; `None` when the list is one value.
+    /// Returns the key of each list item, as written in field paths; `None` if the list is atomic.
     pub fn keys(self, items: &[Value]) -> Option<Vec<String>> {
         match self.list().as_ref() {
             ListType::Atomic => None,
@@ -105,7 +105,7 @@ impl<'a> Shape<'a> {
         format!("[{}]", parts.collect::<Vec<_>>().join(","))
     }
 
-    /// Whether a field is one that tells the items of this list apart.
+    /// Returns true if a field is one of the list map keys.
     pub fn is_key(self, name: &str) -> bool {
         matches!(self.list().as_ref(), ListType::Map(keys) if keys.iter().any(|key| key == name))
     }
@@ -117,13 +117,13 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// Whether the schema names this field, rather than taking any.
+    /// Returns true if the field is declared by name, false if it is a key of a free-form map.
     pub fn declares(self, name: &str) -> bool {
         match self {
             Self::Root(_) => true,
             Self::Known(schema) => schema.names(name),
-            // Maps of any keys in Kubernetes' own types.
-            Self::Named(own) => !["labels", "annotations", "limits", "requests", "data"].contains(&own),
+            // Free-form maps in built-in types.
+            Self::Named(map) => !["labels", "annotations", "limits", "requests", "data"].contains(&map),
             Self::Free => false,
         }
     }

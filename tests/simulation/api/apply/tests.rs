@@ -1,4 +1,4 @@
-//! Server-side apply at work.
+//! Tests of merging and field ownership.
 
 use rstest::rstest;
 
@@ -9,7 +9,7 @@ fn manager(name: &str) -> Manager {
     Manager { name: name.into(), applies: true, status: false }
 }
 
-/// An object that is applied to.
+/// Object under test with its field owners.
 struct Applying {
     kind: &'static kinds::Kind,
     object: Value,
@@ -30,7 +30,7 @@ impl Applying {
     }
 }
 
-/// A pod set of a Workload.
+/// Builds a pod set of a Workload.
 fn pods(name: &str, fields: Value) -> Value {
     let mut set = json!({"name": name});
     set.as_object_mut().expect("a map").extend(fields.as_object().expect("a map").clone());
@@ -38,7 +38,7 @@ fn pods(name: &str, fields: Value) -> Value {
 }
 
 #[test]
-fn what_is_applied_no_more_goes_and_what_others_own_stays() {
+fn field_no_longer_applied_is_removed_unless_another_manager_owns_it() {
     let mut workload = Applying::to("Workload");
     let first = json!({
         "metadata": {"labels": {"x": "1", "y": "1"}},
@@ -60,7 +60,7 @@ fn what_is_applied_no_more_goes_and_what_others_own_stays() {
 }
 
 #[test]
-fn a_value_of_others_is_taken_over_by_force_alone() {
+fn field_of_another_manager_is_changed_only_with_force() {
     let mut cluster = Applying::to("RayCluster");
     cluster.apply("people", json!({"spec": {"suspend": true, "rayVersion": "2"}}), false).expect("applied");
 
@@ -72,11 +72,11 @@ fn a_value_of_others_is_taken_over_by_force_alone() {
     cluster.apply("others", json!({"spec": {"suspend": false}}), true).expect("forced");
     assert_eq!(cluster.object["spec"], json!({"suspend": false, "rayVersion": "2"}));
     cluster.apply("people", json!({"spec": {"rayVersion": "2"}}), false).expect("applied");
-    assert_eq!(cluster.object["spec"]["suspend"], false, "it is no longer theirs to take out");
+    assert_eq!(cluster.object["spec"]["suspend"], false, "the first manager no longer owns the field");
 }
 
 #[test]
-fn several_conflicts_are_told_by_manager() {
+fn several_conflicts_are_grouped_by_manager() {
     let mut workload = Applying::to("Workload");
     let wanted = |active: bool, count: i64| json!({"spec": {"active": active, "podSets": [pods("head", json!({"count": count}))]}});
     workload.apply("people", wanted(true, 1), false).expect("applied");
@@ -89,14 +89,14 @@ fn several_conflicts_are_told_by_manager() {
 }
 
 #[rstest]
-#[case::a_list_that_no_schema_speaks_of(
+#[case::list_without_schema(
     json!({"spec": {"headGroupSpec": {"template": {"spec": {"containers": [{"name": "a", "image": "1"}]}}}}}),
     ".spec.headGroupSpec.template.spec.containers"
 )]
-#[case::a_list_that_is_one_value(json!({"spec": {"workerGroupSpecs": [{"groupName": "a"}]}}), ".spec.workerGroupSpecs")]
-#[case::a_map(json!({"spec": {"headGroupSpec": {"rayStartParams": {"a": "2"}}}}), ".spec.headGroupSpec.rayStartParams.a")]
-#[case::a_label(json!({"metadata": {"labels": {"x": "2"}}}), ".metadata.labels.x")]
-fn the_unit_of_ownership_is(#[case] wanted: Value, #[case] path: &str) {
+#[case::atomic_list(json!({"spec": {"workerGroupSpecs": [{"groupName": "a"}]}}), ".spec.workerGroupSpecs")]
+#[case::map_entry(json!({"spec": {"headGroupSpec": {"rayStartParams": {"a": "2"}}}}), ".spec.headGroupSpec.rayStartParams.a")]
+#[case::label(json!({"metadata": {"labels": {"x": "2"}}}), ".metadata.labels.x")]
+fn conflict_names_the_owned_field(#[case] wanted: Value, #[case] path: &str) {
     let mut cluster = Applying::to("RayCluster");
     let first = json!({
         "metadata": {"labels": {"x": "1"}},
@@ -113,7 +113,7 @@ fn the_unit_of_ownership_is(#[case] wanted: Value, #[case] path: &str) {
 }
 
 #[test]
-fn who_writes_a_field_owns_it() {
+fn writer_owns_the_written_fields() {
     let kind = kinds::named("RayCluster");
     let mut ledger = Ledger::default();
     let writer = Manager { name: "writer".into(), applies: false, status: false };
@@ -129,7 +129,7 @@ fn who_writes_a_field_owns_it() {
 }
 
 #[test]
-fn a_pods_containers_are_told_apart_by_name() {
+fn containers_of_a_pod_are_merged_by_name() {
     let shape = Shape::of(kinds::named("Pod"));
     let live = json!({"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]}});
     let wanted = json!({"spec": {"containers": [{"name": "b", "image": "2"}]}});

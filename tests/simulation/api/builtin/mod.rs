@@ -1,5 +1,4 @@
-//! What the API server puts into objects of Kubernetes' own kinds, and refuses of them: as far as Sluice or those who use it
-//! could notice.
+//! Defaulting and validation of built-in kinds, as far as Sluice or its users depend on it.
 
 mod pods;
 mod services;
@@ -12,10 +11,10 @@ use super::kinds::Kind;
 use super::refusal::{Flaw, Refusal};
 use super::store::Store;
 
-/// Puts the first status, and what is decided once, into a new object.
+/// Sets the initial status and the fields that are decided on creation.
 ///
 /// # Errors
-/// When a pod is of a priority class that isn't there.
+/// Returns an error if the PriorityClass of a pod does not exist.
 pub fn begin(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
     match kind.kind.as_str() {
         "Pod" => {
@@ -41,15 +40,16 @@ pub fn begin(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refus
     Ok(())
 }
 
-/// Leaves of what a client sends what the type of the kind knows and says.
+/// Decodes an object into the type of its kind and encodes it again, which drops unknown and empty
+/// fields.
 ///
 /// # Errors
-/// When a field is of another type; says which.
+/// Returns a message that names the field if it is of the wrong type.
 pub fn reread(kind: &Kind, object: &mut Value) -> Result<(), String> {
     typed::reread(kind, object)
 }
 
-/// Puts in what a field is when nobody says it. Nulls go: the types of Kubernetes' own kinds do not know them.
+/// Applies defaults. Removes nulls, which built-in types do not have.
 pub fn default(kind: &Kind, object: &mut Value) {
     without_nulls(object);
     match kind.kind.as_str() {
@@ -67,7 +67,7 @@ pub fn default(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// What an object lacks.
+/// Validates an object.
 pub fn flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
     match kind.kind.as_str() {
         "Pod" => pods::flaws(object),
@@ -76,10 +76,10 @@ pub fn flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
     }
 }
 
-/// Refuses what a client can't change.
+/// Validates an update.
 ///
 /// # Errors
-/// When it is changed.
+/// Returns an error if immutable fields change.
 pub fn check_change(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
     let flaws = match kind.kind.as_str() {
         "Pod" => pods::change_flaws(old, new),
@@ -89,7 +89,7 @@ pub fn check_change(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result
     if flaws.is_empty() { Ok(()) } else { Err(Refusal::invalid(kind, name, &flaws)) }
 }
 
-/// Keeps what was decided at the creation and a change does not mention.
+/// Restores fields that were allocated on creation and are missing in an update.
 pub fn keep(kind: &Kind, old: &Value, object: &mut Value) {
     if kind.kind == "Service" {
         services::keep(old, object);

@@ -1,4 +1,4 @@
-//! Pods: what they are when nobody says it, and what of them can be changed.
+//! Defaulting and validation of pods.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::super::refusal::{Flaw, Refusal};
 use super::super::store::Store;
 use super::{set_default, typed};
 
-/// A new pod that is behind scheduling gates says that it is not scheduled because of them
+/// Sets condition PodScheduled=False, reason SchedulingGated, on a new pod with scheduling gates
 /// (kubernetes 1.36 `pkg/registry/core/pod/strategy.go`, `applySchedulingGatedCondition`).
 pub(super) fn say_gated(pod: &mut Value) {
     let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
@@ -27,7 +27,7 @@ pub(super) fn say_gated(pod: &mut Value) {
     }]);
 }
 
-/// Puts into the spec of a pod what is not said.
+/// Applies defaults to the spec of a pod.
 pub(super) fn default_pod(spec: &mut Map<String, Value>) {
     set_default(spec, "restartPolicy", "Always");
     set_default(spec, "terminationGracePeriodSeconds", 30);
@@ -45,8 +45,8 @@ pub(super) fn default_pod(spec: &mut Map<String, Value>) {
 fn default_container(container: &mut Map<String, Value>) {
     let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
     let tag = image.rsplit('/').next().and_then(|name| name.split_once(':')).map(|(_, tag)| tag);
-    let newest = !image.contains('@') && tag.is_none_or(|tag| tag == "latest");
-    set_default(container, "imagePullPolicy", if newest { "Always" } else { "IfNotPresent" });
+    let is_latest = !image.contains('@') && tag.is_none_or(|tag| tag == "latest");
+    set_default(container, "imagePullPolicy", if is_latest { "Always" } else { "IfNotPresent" });
     set_default(container, "terminationMessagePath", "/dev/termination-log");
     set_default(container, "terminationMessagePolicy", "File");
     set_default(container, "resources", json!({}));
@@ -71,7 +71,7 @@ fn default_container(container: &mut Map<String, Value>) {
             set_default(field, "apiVersion", "v1");
         }
     }
-    // What is limited and not asked for is asked for up to its limit.
+    // A request that is not set defaults to the limit.
     let limits = container.get("resources").and_then(|resources| resources.get("limits")).and_then(Value::as_object);
     if let Some(limits) = limits.cloned() {
         let resources = fields::map(&mut container["resources"]);
@@ -82,7 +82,7 @@ fn default_container(container: &mut Map<String, Value>) {
     }
 }
 
-/// The quality of service, by requests and limits of CPU and memory.
+/// Returns the QoS class, by requests and limits of CPU and memory.
 pub(super) fn quality(pod: &Value) -> &'static str {
     let containers: Vec<&Value> = ["/spec/containers", "/spec/initContainers"]
         .into_iter()
@@ -93,7 +93,7 @@ pub(super) fn quality(pod: &Value) -> &'static str {
         container.pointer(&format!("/resources/{list}/{resource}")).cloned()
     };
     let lists = [("requests", "cpu"), ("requests", "memory"), ("limits", "cpu"), ("limits", "memory")];
-    if !containers.iter().any(|container| lists.iter().any(|(list, of)| amount(container, list, of).is_some())) {
+    if !containers.iter().any(|container| lists.iter().any(|(list, resource)| amount(container, list, resource).is_some())) {
         return "BestEffort";
     }
     let is_guaranteed = |container: &&Value| {
@@ -105,10 +105,10 @@ pub(super) fn quality(pod: &Value) -> &'static str {
     if containers.iter().all(is_guaranteed) { "Guaranteed" } else { "Burstable" }
 }
 
-/// Puts in the number behind the pod's priority class.
+/// Sets the priority of a pod from its PriorityClass.
 ///
 /// # Errors
-/// When there is no such class.
+/// Returns an error if the PriorityClass does not exist.
 pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Result<(), Refusal> {
     let name = fields::name(pod).to_owned();
     let spec = fields::map(&mut pod["spec"]);
@@ -125,7 +125,7 @@ pub(super) fn set_priority(store: &Store, kind: &Kind, pod: &mut Value) -> Resul
     Ok(())
 }
 
-/// What is wrong with a pod.
+/// Validates the containers of a pod.
 pub(super) fn flaws(pod: &Value) -> Vec<Flaw> {
     let containers = pod.pointer("/spec/containers").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if containers.is_empty() {
@@ -148,10 +148,10 @@ pub(super) fn flaws(pod: &Value) -> Vec<Flaw> {
     flaws
 }
 
-/// What is asked for has to be within the limits; of devices, it is the limit.
+/// Validates that requests do not exceed limits, and equal them for devices (extended resources).
 fn resource_flaws(container: &Value, path: &str) -> Vec<Flaw> {
-    let of = |list: &str| container.pointer(&format!("/resources/{list}")).and_then(Value::as_object);
-    let (requests, limits) = (of("requests"), of("limits"));
+    let quantities = |list: &str| container.pointer(&format!("/resources/{list}")).and_then(Value::as_object);
+    let (requests, limits) = (quantities("requests"), quantities("limits"));
     let mut flaws = Vec::new();
     for (resource, request) in requests.into_iter().flatten() {
         let field = format!("{path}.resources.requests");
@@ -176,15 +176,15 @@ fn resource_flaws(container: &Value, path: &str) -> Vec<Flaw> {
     flaws
 }
 
-/// What a client changes of a pod that it can't change (kubernetes 1.36 `pkg/apis/core/validation/validation.go`,
-/// `ValidatePodUpdate`). Where a pod may run can be narrowed for as long as it is gated.
+/// Validates an update of a pod (kubernetes 1.36 `pkg/apis/core/validation/validation.go`,
+/// `ValidatePodUpdate`). The node selector of a gated pod can be extended.
 pub(super) fn change_flaws(old: &Value, new: &Value) -> Vec<Flaw> {
     let mut flaws = new_gates(old, new);
-    let gone = |field: &str| {
+    let lost_entry = |field: &str| {
         let kept = new["spec"][field].as_array().cloned().unwrap_or_default();
         old["spec"][field].as_array().is_some_and(|old| old.iter().any(|entry| !kept.contains(entry)))
     };
-    if gone("tolerations") {
+    if lost_entry("tolerations") {
         let why = "existing toleration can not be modified except its tolerationSeconds";
         flaws.push(Flaw::forbidden("spec.tolerations", why));
     }
@@ -222,7 +222,7 @@ fn new_gates(old: &Value, new: &Value) -> Vec<Flaw> {
     flaws.collect()
 }
 
-/// The part of a pod's spec that stays as it was made.
+/// Returns the immutable part of the spec of a pod.
 fn fixed(pod: &Value) -> Value {
     let mut spec = pod["spec"].clone();
     let fields = fields::map(&mut spec);
@@ -250,22 +250,22 @@ mod tests {
         json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}}),
         "Guaranteed"
     )]
-    fn a_pod_has_the_quality_of_its_resources(#[case] resources: Value, #[case] expected: &str) {
+    fn qos_class_follows_from_requests_and_limits(#[case] resources: Value, #[case] expected: &str) {
         let pod = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
         assert_eq!(quality(&pod), expected);
     }
 
     #[rstest]
-    #[case::gate_taken_away(json!({}), true)]
+    #[case::gate_removed(json!({}), true)]
     #[case::gate_kept(json!({"schedulingGates": [{"name": "a"}]}), true)]
     #[case::gate_added(json!({"schedulingGates": [{"name": "a"}, {"name": "b"}]}), false)]
-    #[case::place_narrowed(json!({"nodeSelector": {"zone": "1", "gpu": "h100"}}), true)]
-    #[case::place_changed(json!({"nodeSelector": {"zone": "2"}}), false)]
-    #[case::place_widened(json!({"nodeSelector": null}), false)]
+    #[case::node_selector_extended(json!({"nodeSelector": {"zone": "1", "gpu": "h100"}}), true)]
+    #[case::node_selector_changed(json!({"nodeSelector": {"zone": "2"}}), false)]
+    #[case::node_selector_removed(json!({"nodeSelector": null}), false)]
     #[case::toleration_added(json!({"tolerations": [{"key": "a"}, {"key": "b"}]}), true)]
-    #[case::toleration_gone(json!({"tolerations": [{"key": "b"}]}), false)]
-    #[case::something_else(json!({"hostname": "h"}), false)]
-    fn of_a_gated_pod_the_gate_may_go_and_its_place_be_narrowed(#[case] change: Value, #[case] allowed: bool) {
+    #[case::toleration_removed(json!({"tolerations": [{"key": "b"}]}), false)]
+    #[case::other_field(json!({"hostname": "h"}), false)]
+    fn gated_pod_allows_gate_removal_and_node_selector_additions(#[case] change: Value, #[case] allowed: bool) {
         let spec =
             json!({"schedulingGates": [{"name": "a"}], "nodeSelector": {"zone": "1"}, "tolerations": [{"key": "a"}]});
         let old = json!({"spec": spec});
@@ -276,13 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn where_a_pod_without_gates_may_run_stays_as_it_is() {
+    fn node_selector_of_an_ungated_pod_is_immutable() {
         let new = json!({"spec": {"nodeSelector": {"gpu": "h100"}}});
         assert_eq!(change_flaws(&json!({"spec": {}}), &new).len(), 1);
     }
 
     #[test]
-    fn a_container_asks_for_what_it_is_limited_to() {
+    fn requests_default_to_limits() {
         let mut pod = json!({"spec": {"containers": [{
             "name": "c",
             "image": "host:5000/ray:2",

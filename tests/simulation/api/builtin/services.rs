@@ -1,4 +1,4 @@
-//! Services: what they are when nobody says it, and what of them can be changed.
+//! Defaulting and validation of Services.
 
 use serde_json::{Map, Value, json};
 
@@ -7,10 +7,10 @@ use super::super::refusal::Flaw;
 use super::super::store::Store;
 use super::set_default;
 
-/// What is decided when a Service is made.
+/// Fields allocated when a Service is created.
 const DECIDED: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
 
-/// Puts into the spec of a Service what is not said.
+/// Applies defaults to the spec of a Service.
 pub(super) fn default_service(spec: &mut Map<String, Value>) {
     set_default(spec, "type", "ClusterIP");
     set_default(spec, "sessionAffinity", "None");
@@ -29,7 +29,7 @@ pub(super) fn default_service(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Gives a Service its cluster IP, the same one in every run.
+/// Allocates a cluster IP, the same in every run.
 pub(super) fn give_address(store: &Store, service: &mut Value) {
     let spec = fields::map(&mut service["spec"]);
     if spec.get("type") == Some(&"ExternalName".into()) {
@@ -43,7 +43,7 @@ pub(super) fn give_address(store: &Store, service: &mut Value) {
     set_default(spec, "ipFamilyPolicy", "SingleStack");
 }
 
-/// Keeps what was decided when the Service was made and a change does not mention.
+/// Restores allocated fields that are missing in an update.
 pub(super) fn keep(old: &Value, service: &mut Value) {
     if service.pointer("/spec/type") == Some(&"ExternalName".into()) {
         return;
@@ -55,7 +55,7 @@ pub(super) fn keep(old: &Value, service: &mut Value) {
     }
 }
 
-/// What a Service lacks.
+/// Validates the ports of a Service.
 pub(super) fn flaws(service: &Value) -> Vec<Flaw> {
     let text = |pointer: &str| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let needs_ports = text("/spec/clusterIP") != "None" && text("/spec/type") != "ExternalName";
@@ -67,7 +67,7 @@ pub(super) fn flaws(service: &Value) -> Vec<Flaw> {
     nameless.map(|(index, _)| Flaw::required(format!("spec.ports[{index}].name"), "")).collect()
 }
 
-/// What a client changes of a Service that it can't change.
+/// Validates an update of a Service: its cluster IP is immutable.
 pub(super) fn change_flaws(old: &Value, new: &Value) -> Vec<Flaw> {
     let address = |service: &Value| service.pointer("/spec/clusterIP").cloned();
     match (address(old), address(new)) {

@@ -1,5 +1,5 @@
-//! What reading an object into its type and writing it again leaves of it: the fields that the type knows and that say
-//! something, and amounts in their canonical form (apimachinery `pkg/api/resource/quantity.go`).
+//! Roundtrip of objects through their Go-like types: drops unknown and empty fields and canonicalizes
+//! quantities (apimachinery `pkg/api/resource/quantity.go`).
 
 use k8s_openapi::api::core::v1::{LimitRange, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -10,15 +10,15 @@ use sluice_api::quantity::Exact;
 
 use super::super::kinds::Kind;
 
-/// Maps of which an empty one says nothing. (Many other empty maps are types of their own, which say something.)
+/// Maps that are omitted when empty. (Many other empty maps are structs, which stay.)
 const MAPS: [&str; 7] = ["annotations", "data", "labels", "limits", "nodeSelector", "requests", "selector"];
-/// Maps of amounts.
+/// Maps of resource quantities.
 const AMOUNTS: [&str; 7] = ["default", "defaultRequest", "limits", "max", "min", "overhead", "requests"];
 
-/// Reads an object into its type and writes it again, for the kinds that people write by hand.
+/// Decodes an object into its type and encodes it again, for kinds that users write by hand.
 ///
 /// # Errors
-/// When a field is of another type; says which.
+/// Returns a message that names the field if it is of the wrong type.
 pub fn reread(kind: &Kind, object: &mut Value) -> Result<(), String> {
     match kind.kind.as_str() {
         "Pod" => reread_as::<Pod>(object),
@@ -61,14 +61,15 @@ fn settle_amount(value: &mut Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The canonical form of a quantity: the largest unit of its kind that leaves a whole number.
+/// Returns the canonical form of a quantity: an integer with the largest possible suffix of its
+/// format.
 fn canonical(text: &str) -> Result<String, String> {
     const ONE: i128 = 1_000_000_000;
     let nano = Exact::parse(text).map_err(|error| error.to_string())?.nano();
     let is_binary = text.ends_with('i') && nano % ONE == 0 && (nano / ONE).abs() >= 1024;
     let (mut number, base, units): (i128, i128, &[&str]) = match text.find(['e', 'E']) {
         _ if is_binary => (nano / ONE, 1024, &["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]),
-        Some(at) if at + 1 < text.len() => {
+        Some(exponent) if exponent + 1 < text.len() => {
             (nano, 1000, &["e-9", "e-6", "e-3", "", "e3", "e6", "e9", "e12", "e15", "e18"])
         }
         _ => (nano, 1000, &["n", "u", "m", "", "k", "M", "G", "T", "P", "E"]),
@@ -106,7 +107,7 @@ fn says_something(name: &str, value: &Value) -> bool {
     }
 }
 
-/// What an amount of a map of amounts is, exactly.
+/// Parses the quantity of a resource; `None` if it is missing or malformed.
 pub fn amount(amounts: Option<&Map<String, Value>>, resource: &str) -> Option<Exact> {
     Exact::parse(amounts?.get(resource)?.as_str()?).ok()
 }
@@ -129,7 +130,7 @@ mod tests {
     #[case("1500M", "1500M")]
     #[case("0Gi", "0")]
     #[case("6000P", "6E")]
-    fn an_amount_is_written_in_its_largest_unit(#[case] text: &str, #[case] expected: &str) {
+    fn quantity_is_written_with_its_largest_suffix(#[case] text: &str, #[case] expected: &str) {
         assert_eq!(canonical(text).as_deref(), Ok(expected));
     }
 }

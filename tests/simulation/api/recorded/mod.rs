@@ -1,8 +1,8 @@
-//! The answers of a real API server (Kubernetes 1.36.3, with the definitions in `config/crd`) to many requests, and whether
-//! the one in memory gives the same.
+//! Compares the in-memory API server with recorded responses of a real one (Kubernetes 1.36.3, with the
+//! CRDs in `config/crd`).
 //!
-//! `KUBECONFIG=… cargo test --test simulation api::recorded -- --ignored` records them anew, from a control plane as
-//! `testenv/README.md` describes it, in which the namespace `recorded` was never used.
+//! `KUBECONFIG=… cargo test --test simulation api::recorded -- --ignored` records the responses again,
+//! from a control plane as described in `testenv/README.md`, where the namespace `recorded` is unused.
 
 mod same;
 
@@ -19,22 +19,24 @@ use same::Same;
 const REQUESTS: &str = include_str!("requests.yaml");
 const ANSWERS: &str = include_str!("answers.yaml");
 
-/// One request.
+/// Request of `requests.yaml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
-    /// What the API server does with it, for people.
+    /// Expected behavior, for readers.
+    #[serde(rename = "it")]
     it: String,
-    /// Method and path.
+    /// Method and path, separated by a space.
+    #[serde(rename = "ask")]
     ask: String,
-    /// The type of patch.
+    /// Patch type: merge, json, strategic or apply; empty for other requests.
     #[serde(rename = "as", default)]
     patch: String,
-    /// The body.
-    #[serde(default)]
+    /// Request body; null for none.
+    #[serde(rename = "send", default)]
     send: Value,
-    /// Whether the words of the answer are those of a programming language, and only its code and reason count.
-    #[serde(default)]
+    /// Compares only code and reason, because the message depends on the implementation language.
+    #[serde(rename = "loosely", default)]
     loosely: bool,
 }
 
@@ -64,8 +66,8 @@ impl Asked {
 }
 
 #[test]
-fn its_answers_are_those_of_the_real_one() {
-    let expected: Vec<Value> = serde_saphyr::from_str(ANSWERS).expect("answers.yaml is a list of answers");
+fn responses_equal_those_of_a_real_api_server() {
+    let expected: Vec<Value> = serde_saphyr::from_str(ANSWERS).expect("answers.yaml is a list of responses");
     let now = "2026-01-01T00:00:00Z".parse().expect("a time");
     let (mut api, mut same) = (Api::new(now), Same::default());
     api.compact();
@@ -75,23 +77,23 @@ fn its_answers_are_those_of_the_real_one() {
         let (code, body) = match api.handle(now, asked.request(&same, Bytes::from)) {
             Answer::Done(response) => (response.status().as_u16(), response.into_body()),
             Answer::Watch(mut watch) => (200, api.events(&mut watch).concat().into()),
-            Answer::Proxy(call) => panic!("{} became {call:?}", asked.ask),
+            Answer::Proxy(call) => panic!("{} was proxied: {call:?}", asked.ask),
         };
-        let is = same.answer(asked, code, &body);
-        let should = expected.get(index).unwrap_or(&Value::Null);
-        if is != *should {
-            wrong.push(format!("is     {is}\nshould {should}\n"));
+        let actual = same.answer(asked, code, &body);
+        let recorded = expected.get(index).unwrap_or(&Value::Null);
+        if actual != *recorded {
+            wrong.push(format!("actual   {actual}\nexpected {recorded}\n"));
         }
     }
-    assert!(wrong.is_empty(), "{} of {} answers:\n{}", wrong.len(), asked.len(), wrong.join("\n"));
-    assert_eq!(asked.len(), expected.len(), "every answer has its request");
+    assert!(wrong.is_empty(), "{} of {} responses differ:\n{}", wrong.len(), asked.len(), wrong.join("\n"));
+    assert_eq!(asked.len(), expected.len(), "every response has its request");
 }
 
 #[tokio::test]
-#[ignore = "records the answers of a real API server"]
+#[ignore = "records the responses of a real API server"]
 async fn record() {
     let mut config = kube::Config::infer().await.expect("a kubeconfig");
-    // What is refused is the answer, not a reason to ask again.
+    // Error responses are recorded, too, so they must not be retried.
     config.default_retry = false;
     let client = kube::Client::try_from(config).expect("a client");
     let mut same = Same::default();

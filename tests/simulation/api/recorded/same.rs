@@ -1,5 +1,5 @@
-//! Makes the answers of two API servers comparable: what differs in every run is numbered in the order in which it is first
-//! seen, and what ours does not do at all is left out.
+//! Normalizes responses of two API servers for comparison: values that differ in every run are numbered
+//! in order of first appearance, and fields that ours does not implement are removed.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 
 use super::Asked;
 
-/// What was seen so far.
+/// Values seen so far.
 #[derive(Default)]
 pub(super) struct Same {
     seen: BTreeMap<String, Vec<String>>,
-    /// Where the last list that was cut short goes on.
+    /// Continue token of the last truncated list.
     token: String,
 }
 
 impl Same {
-    /// A path, with what earlier answers said in it.
+    /// Replaces placeholders in a path by values of earlier responses.
     pub(super) fn path(&self, path: &str) -> String {
         let first = self.seen.get("resourceVersion").and_then(|versions| versions.first()).map_or("", String::as_str);
         path.replace("{version}", first).replace("{continue}", &self.token)
     }
 
-    /// The answer to a request: one object, or the events of a watch.
+    /// Normalizes a response: an object, or the events of a watch.
     pub(super) fn answer(&mut self, asked: &Asked, code: u16, body: &[u8]) -> Value {
         let it = &asked.it;
         if asked.ask.contains("watch=true") && code == 200 {
@@ -46,7 +46,7 @@ impl Same {
 
     fn object(&mut self, mut object: Value) -> Value {
         if let Some(causes) = object.pointer_mut("/details/causes").and_then(Value::as_array_mut) {
-            // The real one looks twice at some things.
+            // The real API server reports some causes twice.
             causes.sort_by_key(Value::to_string);
             causes.dedup();
         }
@@ -78,7 +78,7 @@ impl Same {
         }
     }
 
-    /// A message without what differs in every run.
+    /// Replaces uids and versions in a message.
     fn without_numbers(&self, text: &str) -> String {
         let uids = self.seen.get("uid").into_iter().flatten().filter(|uid| uid.len() == 36);
         let text = uids.fold(text.to_owned(), |text, uid| text.replace(uid, "uid"));
@@ -90,22 +90,23 @@ impl Same {
         }
     }
 
-    fn numbered(&mut self, what: &str, text: &str) -> String {
-        let known = self.seen.entry(what.to_owned()).or_default();
-        let index = known.iter().position(|one| one == text).unwrap_or_else(|| {
+    fn numbered(&mut self, category: &str, text: &str) -> String {
+        let known = self.seen.entry(category.to_owned()).or_default();
+        let index = known.iter().position(|seen| seen == text).unwrap_or_else(|| {
             known.push(text.to_owned());
             known.len() - 1
         });
-        format!("{what} {index}")
+        format!("{category} {index}")
     }
 }
 
-/// Whether an event is a bookmark that comes at some time, rather than at the end of what is there at first.
+/// Returns true if an event is a periodic bookmark rather than the end of the initial events.
 fn is_passing_bookmark(event: &Value) -> bool {
     event["type"] == "BOOKMARK" && event.pointer("/object/metadata/annotations").is_none()
 }
 
-/// Leaves out who owns which field, and what admission puts into pods: a token, and how long a lost node is tolerated.
+/// Removes field owners, and what admission adds to pods: the service account token and the tolerations
+/// of unreachable nodes.
 fn leave_out(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
@@ -118,17 +119,17 @@ fn leave_out(object: &mut Value) {
         spec.remove(field);
     }
     let is_no_token = |item: &Value| !item["name"].as_str().is_some_and(|name| name.starts_with("kube-api-access-"));
-    let leave_out_of = |list: Option<&mut Value>| {
+    let is_empty_without_token = |list: Option<&mut Value>| {
         list.and_then(Value::as_array_mut).is_some_and(|items| {
             items.retain(is_no_token);
             items.is_empty()
         })
     };
-    if leave_out_of(spec.get_mut("volumes")) {
+    if is_empty_without_token(spec.get_mut("volumes")) {
         spec.remove("volumes");
     }
     for container in spec.get_mut("containers").and_then(Value::as_array_mut).into_iter().flatten() {
-        if leave_out_of(container.get_mut("volumeMounts"))
+        if is_empty_without_token(container.get_mut("volumeMounts"))
             && let Some(container) = container.as_object_mut()
         {
             container.remove("volumeMounts");

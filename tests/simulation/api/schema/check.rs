@@ -1,5 +1,5 @@
-//! Whether an object keeps to its schema. What was wrong before and is as it was is let through, as the API server does it
-//! since Kubernetes 1.33 (ratcheting); so what did not change need not be looked at.
+//! Validates objects against their schema. Unchanged values are not validated again: the API server
+//! tolerates existing errors since Kubernetes 1.33 (ratcheting).
 
 use serde_json::{Map, Value, json};
 
@@ -7,14 +7,14 @@ use super::super::refusal::Flaw;
 use super::{ListType, Path, Schema, Type};
 
 impl Schema {
-    /// What is wrong with an object; `before` is what it was.
+    /// Validates an object; `before` is the stored object, `None` on create.
     pub fn flaws(&self, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         self.check(object, before, Path::Root, &mut flaws);
         flaws
     }
 
-    /// Prunes and defaults the status of an object, and says what is wrong with it; `before` is what the object was.
+    /// Prunes, defaults and validates the status of an object; `before` is the stored object.
     pub fn settle_status(&self, object: &mut Value, before: Option<&Value>) -> Vec<Flaw> {
         let (Some(schema), Some(status)) = (self.field("status"), object.get_mut("status")) else { return Vec::new() };
         let before = before.and_then(|before| before.get("status"));
@@ -29,7 +29,7 @@ impl Schema {
         flaws
     }
 
-    /// The rules of the definition that an object breaks; `before` is what it was.
+    /// Evaluates the CEL rules of the CRD; `before` is the stored object, `None` on create.
     pub fn broken_rules(&self, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
         let mut flaws = Vec::new();
         self.check_rules_at(object, before, Path::Root, &mut flaws);
@@ -59,7 +59,7 @@ impl Schema {
         }
     }
 
-    /// What an item of this list was before, if it can be told from the others.
+    /// Returns the earlier state of a list item; `None` if it is new or the list has no keys.
     fn same_item<'a>(&self, item: &Value, before: Option<&'a Value>) -> Option<&'a Value> {
         let key = self.key_of(item)?;
         before?.as_array()?.iter().find(|earlier| self.key_of(earlier).as_ref() == Some(&key))
@@ -125,7 +125,7 @@ impl Schema {
         }
     }
 
-    /// What tells an item of this list from the others.
+    /// Returns the key of a list item; `None` if the list is atomic.
     fn key_of(&self, item: &Value) -> Option<Value> {
         match &self.list {
             ListType::Atomic => None,
@@ -160,12 +160,12 @@ impl Schema {
 
     fn check_number(&self, value: &Value, path: Path<'_>, flaws: &mut Vec<Flaw>) {
         let Some(number) = value.as_f64() else { return };
-        let mut wrong = |why: String| flaws.push(Flaw::invalid(path.to_string(), value, &why));
+        let mut invalid = |why: String| flaws.push(Flaw::invalid(path.to_string(), value, &why));
         if let Some(least) = self.rules.minimum.filter(|least| number < *least) {
-            wrong(format!("{path} in body should be greater than or equal to {least}"));
+            invalid(format!("{path} in body should be greater than or equal to {least}"));
         }
         if let Some(most) = self.rules.maximum.filter(|most| number > *most) {
-            wrong(format!("{path} in body should be less than or equal to {most}"));
+            invalid(format!("{path} in body should be less than or equal to {most}"));
         }
         if self.rules.format.as_deref() == Some("int32") && value.as_i64().is_none_or(|n| i32::try_from(n).is_err()) {
             let why = format!("Checked value must be of type integer with format int32 in {path}");

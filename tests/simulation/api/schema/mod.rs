@@ -1,4 +1,4 @@
-//! Schemas of CustomResourceDefinitions: read once, then used to prune, default, check and merge objects.
+//! CRD schemas: parsed once, then used to prune, default, validate and merge objects.
 
 mod check;
 mod rules;
@@ -10,28 +10,28 @@ use std::fmt;
 use regex::Regex;
 use serde_json::Value;
 
-/// The schema of one value.
+/// Schema of one value.
 #[derive(Debug, Default)]
 pub struct Schema {
     of: Type,
     properties: BTreeMap<String, Schema>,
-    /// The schema of fields that are not among the properties, if they are allowed.
+    /// Schema of undeclared fields (`additionalProperties`); `None` if they are not allowed.
     additional: Option<Box<Schema>>,
     items: Option<Box<Schema>>,
     required: Vec<String>,
     default: Option<Value>,
-    /// Whether fields that are not known stay.
+    /// Keeps unknown fields (`x-kubernetes-preserve-unknown-fields`).
     preserves: bool,
-    /// What the items of a list are to each other.
+    /// List type (`x-kubernetes-list-type`).
     pub list: ListType,
-    /// Whether a map has one owner, as a whole.
+    /// Set if a map is merged as one value (`x-kubernetes-map-type: atomic`).
     pub is_atomic_map: bool,
     rules: Rules,
-    /// What the definition says in CEL.
+    /// CEL rules (`x-kubernetes-validations`).
     checks: Vec<rules::Rule>,
 }
 
-/// What kind of JSON a value is.
+/// JSON type of a value.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Type {
     #[default]
@@ -45,19 +45,19 @@ enum Type {
     IntOrString,
 }
 
-/// What the items of a list are to each other.
+/// List type, which decides how lists are merged.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub enum ListType {
-    /// The list is one value.
+    /// The list is merged as one value.
     #[default]
     Atomic,
-    /// Each item is there once.
+    /// Items are unique.
     Set,
-    /// Items are told apart by these fields.
+    /// Items are identified by these fields.
     Map(Vec<String>),
 }
 
-/// What a value has to keep to besides its type.
+/// Constraints on a value in addition to its type.
 #[derive(Debug, Default)]
 struct Rules {
     allowed: Vec<Value>,
@@ -73,10 +73,10 @@ struct Rules {
 }
 
 impl Schema {
-    /// Reads a schema.
+    /// Parses a schema.
     ///
     /// # Panics
-    /// When a pattern in it is not a regular expression: the definitions are our own.
+    /// Panics if a pattern is not a regular expression. The CRDs are our own.
     pub fn of(schema: &Value) -> Self {
         let nested = |field: &str| schema.get(field).filter(|nested| nested.is_object());
         let flag = |field: &str| schema.get(field) == Some(&Value::Bool(true));
@@ -104,22 +104,22 @@ impl Schema {
         }
     }
 
-    /// The schema of a field of the value, if there is one.
+    /// Returns the schema of a field; `None` if it is unknown.
     pub fn field(&self, name: &str) -> Option<&Self> {
         self.properties.get(name).or(self.additional.as_deref())
     }
 
-    /// Whether the schema names this field, rather than taking any.
+    /// Returns true if the schema declares the field by name.
     pub fn names(&self, field: &str) -> bool {
         self.properties.contains_key(field)
     }
 
-    /// What the value is when nobody says it.
+    /// Returns the default; `None` if there is none.
     pub fn default_value(&self) -> Option<&Value> {
         self.default.as_ref()
     }
 
-    /// The schema of the items of the value, if there is one.
+    /// Returns the schema of list items; `None` if there is none.
     pub fn item(&self) -> Option<&Self> {
         self.items.as_deref()
     }
@@ -165,7 +165,7 @@ fn texts(schema: &Value, field: &str) -> Vec<String> {
     list.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Where in an object a value is; written out only when there is something to say about it.
+/// Path of a value in an object; formatted only when an error is reported.
 #[derive(Clone, Copy)]
 enum Path<'a> {
     Root,

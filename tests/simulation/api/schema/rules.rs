@@ -1,5 +1,5 @@
-//! The rules in CEL that the definitions have (`x-kubernetes-validations`). There is no interpreter here: the rules that a
-//! write of Sluice or of its users could break are known by their text.
+//! CEL validation rules of the CRDs (`x-kubernetes-validations`). There is no interpreter: the rules
+//! that writes of Sluice or its users could violate are recognized by their text.
 
 use regex::Regex;
 use serde_json::Value;
@@ -7,34 +7,34 @@ use serde_json::Value;
 use super::super::refusal::Flaw;
 use super::{Path, Schema};
 
-/// A rule of a definition.
+/// CEL rule of a CRD.
 #[derive(Debug)]
 pub(super) struct Rule {
     holds: Holds,
     message: String,
-    /// The field below that the rule is about, if it names one: `.resourceGroups`.
+    /// `fieldPath` of the rule, like `.resourceGroups`; empty if it has none.
     field: String,
 }
 
-/// When a rule holds; what is compared to an earlier value holds as long as there is none.
+/// Condition of a rule. Transition rules are satisfied if there is no old value.
 #[derive(Debug)]
 enum Holds {
-    /// The value stays the same.
+    /// The value is immutable.
     Same,
-    /// The name has at most this many characters.
+    /// `metadata.name` has at most this many characters.
     NameUpTo(usize),
-    /// The name is of this form.
+    /// `metadata.name` matches this pattern.
     NameLike(Regex),
-    /// The value is one of these.
+    /// The value is one of these strings.
     OneOf(Vec<String>),
-    /// The value, compared to the earlier one, is as this says.
+    /// A hand-written equivalent of the rule.
     So(Check),
 }
 
-/// Whether a value is as it has to be, seeing what it was.
+/// Predicate on a value and its old value (`self` and `oldSelf`).
 type Check = fn(&Value, Option<&Value>) -> bool;
 
-/// Rules by their text.
+/// Hand-written equivalents of rules, by rule text.
 const KNOWN: [(&str, Check); 15] = [
     ("self != 'headgroup'", |own, _| own != "headgroup"),
     ("self.minReplicas <= self.maxReplicas", |own, _| ordered(own, "minReplicas", "maxReplicas")),
@@ -99,7 +99,7 @@ const KNOWN: [(&str, Check); 15] = [
 ];
 
 impl Rule {
-    /// The rule in a part of a schema, if it is known.
+    /// Parses a rule; `None` if its text is not recognized.
     pub(super) fn of(rule: &Value) -> Option<Self> {
         let text = |field: &str| rule.get(field).and_then(Value::as_str).unwrap_or_default().trim().to_owned();
         Some(Self { holds: Holds::of(&text("rule"))?, message: text("message"), field: text("fieldPath") })
@@ -130,14 +130,14 @@ impl Holds {
             Self::Same => old.is_none_or(|old| own == old),
             Self::NameUpTo(most) => name().chars().count() <= *most,
             Self::NameLike(pattern) => pattern.is_match(name()),
-            Self::OneOf(allowed) => own.as_str().is_some_and(|own| allowed.iter().any(|one| one == own)),
+            Self::OneOf(allowed) => own.as_str().is_some_and(|own| allowed.iter().any(|value| value == own)),
             Self::So(holds) => holds(own, old),
         }
     }
 }
 
 impl Schema {
-    /// The rules that a part of an object breaks and did not break before.
+    /// Evaluates the rules of a changed value.
     pub(super) fn check_rules(&self, value: &Value, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
         for rule in self.checks.iter().filter(|rule| !rule.holds.hold(value, before)) {
             let path = path.to_string();
@@ -145,8 +145,8 @@ impl Schema {
                 ("", "") => "<nil>".to_owned(),
                 (path, below) => format!("{path}{below}").trim_start_matches('.').to_owned(),
             };
-            let shown = if value.is_object() || value.is_array() { String::new() } else { format!("{value}: ") };
-            let text = format!("Invalid value: {shown}{}", rule.message);
+            let prefix = if value.is_object() || value.is_array() { String::new() } else { format!("{value}: ") };
+            let text = format!("Invalid value: {prefix}{}", rule.message);
             flaws.push(Flaw { field, cause: "FieldValueInvalid", text });
         }
     }
@@ -165,7 +165,7 @@ fn ordered(object: &Value, less: &str, more: &str) -> bool {
     number(less).zip(number(more)).is_none_or(|(less, more)| less <= more)
 }
 
-/// Whether any quota of a queue or a cohort has this limit.
+/// Returns true if any quota of a ClusterQueue or Cohort sets this limit.
 fn sets(object: &Value, limit: &str) -> bool {
     let flavors = items(object.get("resourceGroups")).iter().flat_map(|group| items(group.get("flavors")));
     flavors.flat_map(|flavor| items(flavor.get("resources"))).any(|resource| resource.get(limit).is_some())
@@ -179,7 +179,8 @@ mod tests {
 
     use super::*;
 
-    /// What is not looked at, because only who sets up flavors or special queues could break it.
+    /// Beginnings of rules that are not evaluated: only administrators of flavors or queues could violate
+    /// them.
     const UNKNOWN: [&str; 12] = [
         "!has(self.clusterName) || (!has(self.nominatedClusterNames) ||",
         "!has(self.preference) || (self.whenCanBorrow",
@@ -209,15 +210,15 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_of_the_definitions_is_known_or_known_not_to_be() {
+    fn every_crd_rule_is_recognized_or_listed_as_unsupported() {
         let mut rules = BTreeSet::new();
         for definition in crds::all() {
-            collect(&serde_json::to_value(definition).expect("a definition is JSON"), &mut rules);
+            collect(&serde_json::to_value(definition).expect("a CRD is JSON"), &mut rules);
         }
         let is_unknown = |rule: &str| UNKNOWN.iter().any(|start| rule.starts_with(start));
-        let new: Vec<&String> = rules.iter().filter(|rule| Holds::of(rule).is_none() && !is_unknown(rule)).collect();
-        assert!(new.is_empty(), "{new:#?}");
-        let gone: Vec<&str> = KNOWN.iter().map(|(rule, _)| *rule).filter(|rule| !rules.contains(*rule)).collect();
-        assert!(gone.is_empty(), "{gone:#?}");
+        let unlisted: Vec<&String> = rules.iter().filter(|rule| Holds::of(rule).is_none() && !is_unknown(rule)).collect();
+        assert!(unlisted.is_empty(), "{unlisted:#?}");
+        let stale: Vec<&str> = KNOWN.iter().map(|(rule, _)| *rule).filter(|rule| !rules.contains(*rule)).collect();
+        assert!(stale.is_empty(), "{stale:#?}");
     }
 }

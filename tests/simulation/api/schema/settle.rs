@@ -1,15 +1,15 @@
-//! Pruning and defaulting.
+//! Prunes unknown fields and applies defaults.
 
 use serde_json::{Map, Value};
 
 use super::{Path, Schema};
 
-/// Fields that every object has, which no schema speaks of.
+/// Fields of every object, which schemas do not declare.
 const OF_EVERY_OBJECT: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 impl Schema {
-    /// Takes out of an object what the schema does not know, and puts in what is not said; returns the paths of the
-    /// fields that were taken out. What is as it was `before` needs neither.
+    /// Removes unknown fields from an object and applies defaults; returns the paths of the removed
+    /// fields. Values that are the same in `before` are skipped.
     pub fn settle(&self, object: &mut Value, before: Option<&Value>) -> Vec<String> {
         let mut dropped = Vec::new();
         self.settle_at(object, before, Path::Root, &mut dropped);
@@ -42,7 +42,7 @@ impl Schema {
         }
     }
 
-    /// A null stands for a field that is not there, as no field of ours may be null.
+    /// Removes unknown fields. A null counts as a missing field, since no field of our CRDs is nullable.
     fn prune(&self, fields: &mut Map<String, Value>, path: Path<'_>, dropped: &mut Vec<String>) {
         fields.retain(|name, value| {
             if matches!(path, Path::Root) && OF_EVERY_OBJECT.contains(&name.as_str()) {

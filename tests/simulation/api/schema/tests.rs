@@ -1,4 +1,4 @@
-//! Schemas at work.
+//! Tests of pruning, defaulting and validation.
 
 use rstest::rstest;
 use serde_json::json;
@@ -43,7 +43,7 @@ fn schema() -> Schema {
 }
 
 #[test]
-fn what_is_unknown_goes_and_what_is_not_said_comes() {
+fn unknown_fields_are_pruned_and_missing_fields_defaulted() {
     let mut object = json!({
         "apiVersion": "v1",
         "kind": "Any",
@@ -77,22 +77,22 @@ fn what_is_unknown_goes_and_what_is_not_said_comes() {
 }
 
 #[rstest]
-#[case::fine(json!({"size": 3, "amount": "1Gi", "groups": [{"name": "a"}]}), "")]
+#[case::valid(json!({"size": 3, "amount": "1Gi", "groups": [{"name": "a"}]}), "")]
 #[case::missing(json!({}), "spec.size: Required value")]
-#[case::kind_of_value(
+#[case::wrong_type(
     json!({"size": "3"}),
     "spec.size: Invalid value: \"string\": spec.size in body must be of type integer: \"string\""
 )]
 #[case::too_small(json!({"size": -1}), "spec.size: Invalid value: -1: spec.size in body should be greater than or equal to 0")]
 #[case::too_large(json!({"size": 11}), "spec.size: Invalid value: 11: spec.size in body should be less than or equal to 10")]
-#[case::not_allowed(json!({"size": 1, "mode": "C"}), "spec.mode: Unsupported value: \"C\": supported values: \"A\", \"B\"")]
+#[case::unsupported_value(json!({"size": 1, "mode": "C"}), "spec.mode: Unsupported value: \"C\": supported values: \"A\", \"B\"")]
 #[case::too_long(json!({"size": 1, "name": "abcd"}), "spec.name: Too long: may not be more than 3 bytes")]
 #[case::too_short(
     json!({"size": 1, "name": ""}),
     "spec.name: Invalid value: \"\": spec.name in body should be at least 1 chars long"
 )]
 #[case::pattern(json!({"size": 1, "name": "A"}), "spec.name: Invalid value: \"A\": spec.name in body should match '^[a-z]*$'")]
-#[case::number_or_text(
+#[case::int_or_string(
     json!({"size": 1, "amount": true}),
     "spec.amount: Invalid value: \"boolean\": spec.amount in body must be of type integer,string: \"boolean\""
 )]
@@ -100,20 +100,20 @@ fn what_is_unknown_goes_and_what_is_not_said_comes() {
     json!({"size": 1, "at": "noon"}),
     "spec.at: Invalid value: \"noon\": spec.at in body must be of type date-time: \"noon\""
 )]
-#[case::twice(json!({"size": 1, "groups": [{"name": "a"}, {"name": "a"}]}), "spec.groups[1]: Duplicate value: {\"name\":\"a\"}")]
+#[case::duplicate(json!({"size": 1, "groups": [{"name": "a"}, {"name": "a"}]}), "spec.groups[1]: Duplicate value: {\"name\":\"a\"}")]
 #[case::too_many(json!({"size": 1, "labels": {"a": "", "b": ""}}), "spec.labels: Too many: 2: must have at most 1 items")]
 #[case::in_an_item(
     json!({"size": 1, "groups": [{"name": "a", "count": 0}]}),
     "spec.groups[0].count: Invalid value: 0: spec.groups[0].count in body should be greater than or equal to 1"
 )]
-fn what_breaks_the_schema_is_said(#[case] spec: Value, #[case] expected: &str) {
+fn schema_violation_is_reported(#[case] spec: Value, #[case] expected: &str) {
     let flaws = schema().flaws(&json!({"spec": spec}), None);
     let texts: Vec<String> = flaws.iter().map(|flaw| format!("{}: {}", flaw.field, flaw.text)).collect();
     assert_eq!(texts.join("; "), expected);
 }
 
 #[test]
-fn what_was_wrong_before_is_let_through_until_it_changes() {
+fn existing_violation_is_tolerated_until_the_value_changes() {
     let with = |count: i64, size: i64| json!({"spec": {"size": size, "groups": [{"name": "a", "count": count}]}});
     let fields = |new: &Value| -> Vec<String> {
         schema().flaws(new, Some(&with(0, 1))).into_iter().map(|flaw| flaw.field).collect()

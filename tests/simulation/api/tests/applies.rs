@@ -1,4 +1,4 @@
-//! Applying on the server's side.
+//! Tests of server-side apply.
 
 use super::*;
 
@@ -15,7 +15,7 @@ impl Server {
 }
 
 #[test]
-fn the_first_apply_makes_the_object_and_the_next_changes_it() {
+fn first_apply_creates_the_object_and_the_next_updates_it() {
     let mut server = Server::new();
     let made = server.apply(&at("a"), "people", &cluster("a"));
     assert_eq!((made.0, &made.1["metadata"]["generation"]), (201, &json!(1)));
@@ -33,7 +33,7 @@ fn the_first_apply_makes_the_object_and_the_next_changes_it() {
 }
 
 #[test]
-fn what_a_controller_wrote_stays_and_is_not_taken_over_without_force() {
+fn field_written_by_a_controller_is_not_overwritten_without_force() {
     let mut server = Server::new();
     server.apply(&at("a"), "people", &cluster("a"));
     server.merge(&format!("{}?fieldManager=sluice", at("a")), json!({"spec": {"suspend": true}}));
@@ -54,7 +54,7 @@ fn what_a_controller_wrote_stays_and_is_not_taken_over_without_force() {
 }
 
 #[test]
-fn defaults_belong_to_nobody() {
+fn defaults_have_no_owner() {
     let mut server = Server::new();
     let path = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/q";
     let queue = |spec: Value| wanted("ClusterQueue", "kueue.x-k8s.io/v1beta2", "q", spec);
@@ -64,12 +64,12 @@ fn defaults_belong_to_nobody() {
     let (code, _) = server.apply(path, "others", &queue(json!({"queueingStrategy": "StrictFIFO"})));
     assert_eq!(code, 200);
 
-    let (_, back) = server.apply(path, "others", &queue(json!({})));
-    assert_eq!(back["spec"]["queueingStrategy"], "BestEffortFIFO");
+    let (_, defaulted) = server.apply(path, "others", &queue(json!({})));
+    assert_eq!(defaulted["spec"]["queueingStrategy"], "BestEffortFIFO");
 }
 
 #[test]
-fn the_samples_can_be_applied() {
+fn samples_can_be_applied() {
     let mut server = Server::new();
     let samples = concat!(
         include_str!("../../../../config/samples/queue.yaml"),

@@ -1,11 +1,11 @@
-//! Creating and changing.
+//! Tests of create and update.
 
 use rstest::rstest;
 
 use super::*;
 
 #[test]
-fn a_new_object_gets_what_the_api_server_gives() {
+fn new_object_gets_server_set_metadata() {
     let mut server = Server::new();
 
     let (code, made) = server.post(CLUSTERS, cluster("a"));
@@ -20,7 +20,7 @@ fn a_new_object_gets_what_the_api_server_gives() {
 }
 
 #[test]
-fn a_name_can_be_made_up_and_is_another_one_each_time() {
+fn generated_names_are_unique() {
     let mut server = Server::new();
     let mut nameless = pod("", json!({}));
     nameless["metadata"] = json!({"generateName": "p-"});
@@ -34,7 +34,7 @@ fn a_name_can_be_made_up_and_is_another_one_each_time() {
 }
 
 #[rstest]
-#[case::there_already(CLUSTERS, cluster("a"), 409, "rayclusters.ray.io \"a\" already exists")]
+#[case::already_exists(CLUSTERS, cluster("a"), 409, "rayclusters.ray.io \"a\" already exists")]
 #[case::no_namespace(
     "/apis/ray.io/v1/namespaces/nowhere/rayclusters",
     cluster("b"),
@@ -47,7 +47,7 @@ fn a_name_can_be_made_up_and_is_another_one_each_time() {
     422,
     "Pod \"\" is invalid: metadata.name: Required value: name or generateName is required"
 )]
-fn what_cant_be_created_is_refused(
+fn invalid_create_is_rejected(
     #[case] path: &str,
     #[case] object: Value,
     #[case] code: u16,
@@ -62,20 +62,20 @@ fn what_cant_be_created_is_refused(
 }
 
 #[test]
-fn a_change_of_the_spec_counts_a_generation_and_one_of_labels_does_not() {
+fn spec_change_increments_generation_and_label_change_does_not() {
     let mut server = Server::new();
     server.has_cluster("a");
 
     let (_, suspended) = server.merge(&at("a"), json!({"spec": {"suspend": true}}));
-    let (_, labelled) = server.merge(&at("a"), json!({"metadata": {"labels": {"x": "y"}}}));
+    let (_, labeled) = server.merge(&at("a"), json!({"metadata": {"labels": {"x": "y"}}}));
 
     assert_eq!(suspended["metadata"]["generation"], 2);
-    assert_eq!(labelled["metadata"]["generation"], 2);
-    assert_ne!(suspended["metadata"]["resourceVersion"], labelled["metadata"]["resourceVersion"]);
+    assert_eq!(labeled["metadata"]["generation"], 2);
+    assert_ne!(suspended["metadata"]["resourceVersion"], labeled["metadata"]["resourceVersion"]);
 }
 
 #[test]
-fn a_change_that_changes_nothing_makes_no_version() {
+fn update_without_changes_makes_no_version() {
     let mut server = Server::new();
     server.has_cluster("a");
     let (_, first) = server.merge(&at("a"), json!({"spec": {"suspend": true}}));
@@ -88,7 +88,7 @@ fn a_change_that_changes_nothing_makes_no_version() {
 }
 
 #[test]
-fn the_status_is_written_by_its_own_path_alone() {
+fn status_is_written_only_through_the_status_subresource() {
     let mut server = Server::new();
     server.has_cluster("a");
 
@@ -105,7 +105,7 @@ fn the_status_is_written_by_its_own_path_alone() {
 #[rstest]
 #[case::patch("PATCH", "application/merge-patch+json")]
 #[case::update("PUT", "application/json")]
-fn a_change_of_another_version_is_refused(#[case] method: &str, #[case] content_type: &str) {
+fn update_with_outdated_version_is_rejected(#[case] method: &str, #[case] content_type: &str) {
     let mut server = Server::new();
     let old = server.has_cluster("a");
     server.merge(&at("a"), json!({"spec": {"suspend": true}}));
@@ -119,7 +119,7 @@ fn a_change_of_another_version_is_refused(#[case] method: &str, #[case] content_
 }
 
 #[test]
-fn a_json_patch_is_done_whole_or_not_at_all() {
+fn json_patch_is_atomic() {
     let mut server = Server::new();
     server.has_cluster("a");
     let json_patch = "application/json-patch+json";
@@ -136,9 +136,9 @@ fn a_json_patch_is_done_whole_or_not_at_all() {
     assert_eq!((code, server.get(&at("a")).1), (422, changed));
 }
 
-/// As a real one does: a pod that runs is of its first generation.
+/// As in a real API server: a running pod has generation 1.
 #[test]
-fn a_pod_that_is_bound_to_a_node_is_of_the_same_generation() {
+fn binding_a_pod_does_not_change_its_generation() {
     let mut server = Server::new();
 
     server.has_running_pod("p");
@@ -148,7 +148,7 @@ fn a_pod_that_is_bound_to_a_node_is_of_the_same_generation() {
 }
 
 #[test]
-fn a_pod_begins_as_pending() {
+fn new_pod_is_pending() {
     let mut server = Server::new();
     let (_, pod) = server.post(PODS, pod("p", json!({})));
     assert_eq!(pod["status"]["phase"], "Pending");
@@ -156,7 +156,7 @@ fn a_pod_begins_as_pending() {
 }
 
 #[test]
-fn a_service_keeps_its_address_and_its_ports_know_where_they_lead() {
+fn service_keeps_its_cluster_ip_and_target_ports_are_defaulted() {
     let mut server = Server::new();
     let services = "/api/v1/namespaces/default/services";
     let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 8000}]}});
@@ -175,7 +175,7 @@ fn a_service_keeps_its_address_and_its_ports_know_where_they_lead() {
 #[case::wrong_verb("POST", "/api/v1/namespaces/default/pods/x", 405, "MethodNotAllowed")]
 #[case::no_object("POST", "/api/v1/namespaces/default/pods", 400, "BadRequest")]
 #[case::unknown_patch("PATCH", "/api/v1/namespaces/default/pods/x", 415, "UnsupportedMediaType")]
-fn what_makes_no_sense_is_refused(#[case] method: &str, #[case] path: &str, #[case] code: u16, #[case] reason: &str) {
+fn malformed_request_is_rejected(#[case] method: &str, #[case] path: &str, #[case] code: u16, #[case] reason: &str) {
     let (answered, status) = Server::new().send(method, path, "text/plain", &Value::Null);
     assert_eq!((answered, status["reason"].as_str(), status["code"].as_u64()), (code, Some(reason), Some(code.into())));
 }

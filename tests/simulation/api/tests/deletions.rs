@@ -1,11 +1,11 @@
-//! Deleting.
+//! Tests of deletion.
 
 use rstest::rstest;
 
 use super::*;
 
 #[test]
-fn what_nothing_holds_is_gone_at_once() {
+fn object_without_finalizers_is_deleted_immediately() {
     let mut server = Server::new();
     let made = server.has_cluster("a");
 
@@ -21,7 +21,7 @@ fn what_nothing_holds_is_gone_at_once() {
 }
 
 #[test]
-fn a_finalizer_holds_an_object_until_it_is_taken_out() {
+fn finalizer_keeps_an_object_until_it_is_removed() {
     let mut server = Server::new();
     server.has_cluster("a");
     server.merge(&at("a"), json!({"metadata": {"finalizers": ["sluice.dev/hold"]}}));
@@ -32,7 +32,7 @@ fn a_finalizer_holds_an_object_until_it_is_taken_out() {
     assert_eq!(marked["metadata"]["generation"], 2);
 
     let (code, _) = server.merge(&at("a"), json!({"metadata": {"finalizers": ["sluice.dev/hold", "another/one"]}}));
-    assert_eq!(code, 422, "a deletion that has begun can't be held up");
+    assert_eq!(code, 422, "a terminating object accepts no new finalizers");
 
     let (code, _) = server.merge(&at("a"), json!({"metadata": {"finalizers": null}}));
     assert_eq!((code, server.get(&at("a")).0), (200, 404));
@@ -41,7 +41,7 @@ fn a_finalizer_holds_an_object_until_it_is_taken_out() {
 #[rstest]
 #[case::foreground("Foreground", json!(["foregroundDeletion"]))]
 #[case::orphan("Orphan", json!(["orphan"]))]
-fn a_policy_leaves_a_finalizer_for_the_garbage_collector(#[case] policy: &str, #[case] expected: Value) {
+fn propagation_policy_sets_a_finalizer_for_the_garbage_collector(#[case] policy: &str, #[case] expected: Value) {
     let mut server = Server::new();
     server.has_cluster("a");
 
@@ -52,7 +52,7 @@ fn a_policy_leaves_a_finalizer_for_the_garbage_collector(#[case] policy: &str, #
 }
 
 #[test]
-fn a_second_deletion_in_the_background_lets_the_object_go() {
+fn background_deletion_overrides_an_earlier_foreground_deletion() {
     let mut server = Server::new();
     server.has_cluster("a");
     server.delete(&at("a"), json!({"propagationPolicy": "Foreground"}));
@@ -63,7 +63,7 @@ fn a_second_deletion_in_the_background_lets_the_object_go() {
 }
 
 #[test]
-fn an_object_of_another_uid_is_not_deleted() {
+fn deletion_with_another_uid_is_rejected() {
     let mut server = Server::new();
     let made = server.has_cluster("a");
     let uid = made["metadata"]["uid"].as_str().unwrap_or_default();
@@ -79,7 +79,7 @@ fn an_object_of_another_uid_is_not_deleted() {
 }
 
 #[test]
-fn a_pod_without_a_node_is_gone_at_once() {
+fn unscheduled_pod_is_deleted_immediately() {
     let mut server = Server::new();
     server.post(PODS, pod("p", json!({})));
     server.delete(&format!("{PODS}/p"), Value::Null);
@@ -87,7 +87,7 @@ fn a_pod_without_a_node_is_gone_at_once() {
 }
 
 #[test]
-fn a_running_pod_has_its_grace_and_the_kubelet_ends_it() {
+fn running_pod_has_a_grace_period_until_the_kubelet_removes_it() {
     let mut server = Server::new();
     server.has_running_pod("p");
     let path = format!("{PODS}/p");
@@ -97,7 +97,7 @@ fn a_running_pod_has_its_grace_and_the_kubelet_ends_it() {
     assert_eq!(ending["metadata"]["deletionGracePeriodSeconds"], 30);
 
     server.wait(3);
-    assert_eq!(server.delete(&path, Value::Null).1, ending, "asking again changes nothing");
+    assert_eq!(server.delete(&path, Value::Null).1, ending, "a repeated deletion changes nothing");
     let (_, shortened) = server.delete(&path, json!({"gracePeriodSeconds": 5}));
     assert_eq!(shortened["metadata"]["deletionTimestamp"], "2026-01-01T00:00:05Z");
 
@@ -107,7 +107,7 @@ fn a_running_pod_has_its_grace_and_the_kubelet_ends_it() {
 }
 
 #[test]
-fn a_pod_with_a_finalizer_outlasts_the_kubelet() {
+fn pod_with_a_finalizer_stays_after_the_kubelet_removes_it() {
     let mut server = Server::new();
     server.has_running_pod("p");
     let path = format!("{PODS}/p");
@@ -123,7 +123,7 @@ fn a_pod_with_a_finalizer_outlasts_the_kubelet() {
 }
 
 #[test]
-fn a_collection_is_deleted_by_selector() {
+fn collection_is_deleted_by_selector() {
     let mut server = Server::new();
     for (name, app) in [("a", "x"), ("b", "y")] {
         server.post(PODS, pod(name, json!({"app": app})));
@@ -135,7 +135,7 @@ fn a_collection_is_deleted_by_selector() {
 }
 
 #[test]
-fn nothing_is_made_in_a_namespace_that_is_going() {
+fn create_in_a_terminating_namespace_is_rejected() {
     let mut server = Server::new();
     server.delete("/api/v1/namespaces/default", Value::Null);
 

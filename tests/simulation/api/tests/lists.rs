@@ -1,4 +1,4 @@
-//! Listing.
+//! Tests of lists.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_list_has_the_selected_objects_by_name_and_the_version() {
+fn list_has_selected_objects_ordered_by_name_and_the_version() {
     let mut server = Server::new();
     for (name, app) in [("b", "x"), ("a", "x"), ("c", "y")] {
         server.post(PODS, pod(name, json!({"app": app})));
@@ -22,7 +22,7 @@ fn a_list_has_the_selected_objects_by_name_and_the_version() {
 }
 
 #[test]
-fn a_list_of_one_namespace_has_nothing_of_others() {
+fn list_of_a_namespace_has_no_objects_of_other_namespaces() {
     let mut server = Server::new();
     server.post("/api/v1/namespaces", json!({"metadata": {"name": "default-2"}}));
     server.post("/api/v1/namespaces/default-2/pods", pod("p", json!({})));
@@ -35,7 +35,7 @@ fn a_list_of_one_namespace_has_nothing_of_others() {
 }
 
 #[test]
-fn a_list_in_pieces_is_one_state() {
+fn pages_of_a_list_show_one_state() {
     let mut server = Server::new();
     for name in ["a", "b", "c"] {
         server.has_cluster(name);
@@ -55,7 +55,7 @@ fn a_list_in_pieces_is_one_state() {
 }
 
 #[test]
-fn a_list_of_forgotten_history_goes_on_only_with_the_present() {
+fn expired_list_continues_only_with_the_current_state() {
     let mut server = Server::new();
     for name in ["a", "b"] {
         server.has_cluster(name);

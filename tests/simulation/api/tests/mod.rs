@@ -1,4 +1,4 @@
-//! The API server as its clients see it.
+//! Tests through HTTP requests, as clients see the API server.
 
 mod applies;
 mod changes;
@@ -17,7 +17,7 @@ use super::{Answer, Api, Watch};
 const CLUSTERS: &str = "/apis/ray.io/v1/namespaces/default/rayclusters";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// An API server, and the requests of a client.
+/// API server with helpers to send requests.
 struct Server {
     api: Api,
     now: Timestamp,
@@ -29,7 +29,7 @@ impl Server {
         Self { api: Api::new(now), now }
     }
 
-    /// Lets this many seconds pass.
+    /// Advances the time by this many seconds.
     fn wait(&mut self, seconds: i64) {
         self.now = self.now.checked_add(seconds.seconds()).expect("a time");
     }
@@ -40,7 +40,7 @@ impl Server {
         self.api.handle(self.now, request.expect("a request"))
     }
 
-    /// The code and the object of an answer.
+    /// Sends a request; returns the status code and the body.
     fn send(&mut self, method: &str, path: &str, content_type: &str, body: &Value) -> (u16, Value) {
         match self.ask(method, path, content_type, body) {
             Answer::Done(response) => {
@@ -77,20 +77,20 @@ impl Server {
         }
     }
 
-    /// What a watch has seen since the last time: type and object.
+    /// Returns the events of a watch since the last call: type and object.
     fn events(&mut self, watch: &mut Watch) -> Vec<(String, Value)> {
         let lines = self.api.events(watch);
         lines.iter().map(|line| event(line)).collect()
     }
 
-    /// Makes a RayCluster.
+    /// Creates a RayCluster.
     fn has_cluster(&mut self, name: &str) -> Value {
         let (code, made) = self.post(CLUSTERS, cluster(name));
         assert_eq!(code, 201, "{made}");
         made
     }
 
-    /// Makes a pod that runs on a node.
+    /// Creates a pod that runs on a node.
     fn has_running_pod(&mut self, name: &str) -> Value {
         let (code, made) = self.post(PODS, pod(name, json!({})));
         assert_eq!(code, 201, "{made}");
@@ -126,12 +126,12 @@ fn pod(name: &str, labels: Value) -> Value {
     })
 }
 
-/// Path of a cluster, or of a part of it.
+/// Returns the path of a RayCluster or of a subresource.
 fn at(name: &str) -> String {
     format!("{CLUSTERS}/{name}")
 }
 
-/// Types and names of events.
+/// Returns type and object name of each event.
 fn summary(events: &[(String, Value)]) -> Vec<(&str, &str)> {
     events.iter().map(|(change, object)| (change.as_str(), object["metadata"]["name"].as_str().unwrap_or(""))).collect()
 }

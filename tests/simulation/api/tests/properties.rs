@@ -1,4 +1,4 @@
-//! What holds whatever is asked.
+//! Properties under random requests.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,35 @@ use super::*;
 const HISTORIES: u64 = 30;
 const STEPS: usize = 120;
 
-/// One more request, about one of a few pods.
+/// Sends one random request for one of a few pods.
 fn step(server: &mut Server, rng: &mut Rng) {
     let name = format!("p{}", rng.u8(0..4));
     let path = format!("{PODS}/{name}");
     let app = rng.choice(["x", "y"]);
     let now = server.now;
     match rng.u8(0..8) {
-        0 | 1 => drop(server.post(PODS, pod(&name, json!({"app": app})))),
-        2 | 3 => drop(server.merge(&path, json!({"metadata": {"labels": {"app": app}}}))),
+        0 | 1 => {
+            server.post(PODS, pod(&name, json!({"app": app})));
+        }
+        2 | 3 => {
+            server.merge(&path, json!({"metadata": {"labels": {"app": app}}}));
+        }
         4 => {
             let finalizers = if rng.bool() { json!(["a/b"]) } else { Value::Null };
             server.merge(&path, json!({"metadata": {"finalizers": finalizers}}));
         }
         5 => {
-            // It may not be there.
+            // The pod may not exist.
             let _ = server.api.update(now, "Pod", "default", &name, |pod| pod["spec"]["nodeName"] = "node".into());
         }
-        6 => drop(server.delete(&path, json!({"gracePeriodSeconds": rng.i64(0..3)}))),
+        6 => {
+            server.delete(&path, json!({"gracePeriodSeconds": rng.i64(0..3)}));
+        }
         _ => server.api.remove(now, "Pod", "default", &name),
     }
 }
 
-/// What a client that lists and watches believes there is.
+/// Client that lists and watches, with its cached pods.
 struct Client {
     selector: &'static str,
     watch: Watch,
@@ -50,8 +56,8 @@ impl Client {
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
             let known = self.believes.contains_key(&name);
             match change.as_str() {
-                "ADDED" => assert!(!known, "{name} was there already"),
-                "MODIFIED" | "DELETED" => assert!(known, "{name} was not there to be {change}"),
+                "ADDED" => assert!(!known, "{name} was added twice"),
+                "MODIFIED" | "DELETED" => assert!(known, "{name} was {change} but is not known"),
                 _ => return *self = Self::new(server, self.selector),
             }
             match change.as_str() {
@@ -62,7 +68,7 @@ impl Client {
     }
 }
 
-/// The selected pods by name, and the version of the list.
+/// Lists the selected pods; returns them by name, and the version of the list.
 fn listed(server: &mut Server, selector: &str) -> (BTreeMap<String, Value>, String) {
     let (_, list) = server.get(&format!("{PODS}?labelSelector={selector}"));
     let pods = list["items"].as_array().into_iter().flatten().map(|pod| {
@@ -74,7 +80,7 @@ fn listed(server: &mut Server, selector: &str) -> (BTreeMap<String, Value>, Stri
 }
 
 #[test]
-fn what_a_watch_tells_adds_up_to_what_a_list_says() {
+fn watch_events_add_up_to_the_list() {
     for seed in 0..HISTORIES {
         let (mut rng, mut server) = (Rng::with_seed(seed), Server::new());
         let mut clients = ["", "app%3Dx", "%21app"].map(|selector| Client::new(&mut server, selector));
@@ -95,7 +101,7 @@ fn what_a_watch_tells_adds_up_to_what_a_list_says() {
     }
 }
 
-/// A part of a Workload that somebody might apply.
+/// Returns a random configuration of a Workload to apply.
 fn wish(rng: &mut Rng) -> Value {
     let mut spec = json!({"podSets": []});
     for name in ["head", "worker"] {
@@ -120,7 +126,7 @@ fn wish(rng: &mut Rng) -> Value {
     json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": metadata, "spec": spec})
 }
 
-/// Whether `object` has all that `part` says; items of lists are told apart by their names.
+/// Returns true if `object` contains all of `part`; list items match in any order.
 fn has(object: Option<&Value>, part: &Value) -> bool {
     match part {
         Value::Object(parts) => parts.iter().all(|(name, part)| has(object.and_then(|object| object.get(name)), part)),
@@ -133,7 +139,7 @@ fn has(object: Option<&Value>, part: &Value) -> bool {
 }
 
 #[test]
-fn what_is_applied_is_there_until_it_is_applied_no_more() {
+fn applied_fields_exist_until_no_longer_applied() {
     const PATH: &str = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads/w";
     for seed in 0..HISTORIES {
         let (mut rng, mut server) = (Rng::with_seed(seed), Server::new());
@@ -141,7 +147,7 @@ fn what_is_applied_is_there_until_it_is_applied_no_more() {
         base["spec"] = json!({"podSets": [{"name": "base", "template": {}}]});
         server.send("PATCH", &format!("{PATH}?fieldManager=base"), "application/apply-patch+yaml", &base);
         for _ in 0..STEPS / 4 {
-            let by = rng.choice(["people", "others"]).expect("one of them");
+            let by = rng.choice(["first", "second"]).expect("a manager");
             let path = format!("{PATH}?fieldManager={by}&force=true");
             let wish = wish(&mut rng);
 
@@ -152,7 +158,7 @@ fn what_is_applied_is_there_until_it_is_applied_no_more() {
             assert!(has(Some(&applied), &wish), "seed {seed}: {wish} is not in {applied}");
             assert_eq!(again, (200, applied), "seed {seed}");
         }
-        for by in ["people", "others"] {
+        for by in ["first", "second"] {
             let nothing = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "spec": {}});
             let path = format!("{PATH}?fieldManager={by}&force=true");
             let (code, left) = server.send("PATCH", &path, "application/apply-patch+yaml", &nothing);

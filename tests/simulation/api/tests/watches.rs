@@ -1,4 +1,4 @@
-//! Watching.
+//! Tests of watches.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn version(server: &Server) -> u64 {
 }
 
 #[test]
-fn a_watch_tells_what_changes_after_its_version() {
+fn watch_reports_changes_after_its_version() {
     let mut server = Server::new();
     server.has_cluster("a");
     let path = format!("{CLUSTERS}?&watch=true&timeoutSeconds=290&resourceVersion={}", version(&server));
@@ -27,7 +27,7 @@ fn a_watch_tells_what_changes_after_its_version() {
 }
 
 #[test]
-fn a_watch_from_an_earlier_version_catches_up() {
+fn watch_from_an_earlier_version_catches_up() {
     let mut server = Server::new();
     let before = version(&server);
     server.has_cluster("a");
@@ -40,7 +40,7 @@ fn a_watch_from_an_earlier_version_catches_up() {
 }
 
 #[test]
-fn an_object_comes_and_goes_as_it_matches() {
+fn object_is_added_and_deleted_as_it_starts_and_stops_matching() {
     let mut server = Server::new();
     let mut watch =
         server.watch(&format!("{PODS}?watch=true&labelSelector=app%3Dx&resourceVersion={}", version(&server)));
@@ -55,12 +55,12 @@ fn an_object_comes_and_goes_as_it_matches() {
 
     assert_eq!(summary(&events), [("ADDED", "p"), ("DELETED", "p")]);
     assert_eq!(events[1].1["metadata"]["labels"]["app"], "x", "the last state that matched");
-    let left = version(&server) - 2;
-    assert_eq!(events[1].1["metadata"]["resourceVersion"], left.to_string(), "with the version that it left in");
+    let unmatched_at = version(&server) - 2;
+    assert_eq!(events[1].1["metadata"]["resourceVersion"], unmatched_at.to_string(), "the version of the change after which it no longer matches");
 }
 
 #[test]
-fn a_watch_of_no_version_begins_with_what_is_there() {
+fn watch_without_version_begins_with_existing_objects() {
     let mut server = Server::new();
     server.has_cluster("a");
 
@@ -76,7 +76,7 @@ fn a_watch_of_no_version_begins_with_what_is_there() {
 }
 
 #[test]
-fn a_bookmark_is_the_version_that_all_was_told_of() {
+fn bookmark_has_the_version_up_to_which_all_changes_were_sent() {
     let mut server = Server::new();
     let before = version(&server);
     let mut watch = server.watch(&format!("{CLUSTERS}?watch=true&allowWatchBookmarks=true&resourceVersion={before}"));
@@ -84,31 +84,31 @@ fn a_bookmark_is_the_version_that_all_was_told_of() {
     server.post(PODS, pod("p", json!({})));
     server.has_cluster("a");
 
-    let told = |line: Bytes| event(&line).1["metadata"]["resourceVersion"].clone();
-    assert_eq!(told(server.api.bookmark(&mut watch)), (before + 1).to_string());
+    let bookmark_version = |line: Bytes| event(&line).1["metadata"]["resourceVersion"].clone();
+    assert_eq!(bookmark_version(server.api.bookmark(&mut watch)), (before + 1).to_string());
     server.api.events(&mut watch);
-    assert_eq!(told(server.api.bookmark(&mut watch)), (before + 2).to_string());
+    assert_eq!(bookmark_version(server.api.bookmark(&mut watch)), (before + 2).to_string());
 }
 
 #[test]
-fn a_watch_of_forgotten_history_is_refused() {
+fn watch_from_a_compacted_version_expires() {
     let mut server = Server::new();
     let before = version(&server);
-    let mut told = server.watch(&format!("{CLUSTERS}?watch=true&resourceVersion={before}"));
-    let mut untold = server.watch(&format!("{CLUSTERS}?watch=true&resourceVersion={before}"));
+    let mut current = server.watch(&format!("{CLUSTERS}?watch=true&resourceVersion={before}"));
+    let mut lagging = server.watch(&format!("{CLUSTERS}?watch=true&resourceVersion={before}"));
     server.has_cluster("a");
-    server.events(&mut told);
+    server.events(&mut current);
     server.api.compact();
     server.has_cluster("b");
 
     let mut late = server.watch(&format!("{CLUSTERS}?watch=true&resourceVersion={before}"));
 
-    for watch in [&mut late, &mut untold] {
+    for watch in [&mut late, &mut lagging] {
         let events = server.events(watch);
         let [(change, status)] = events.as_slice() else { panic!("{events:?}") };
         assert_eq!((change.as_str(), &status["code"], &status["reason"]), ("ERROR", &json!(410), &json!("Expired")));
         assert!(watch.is_over());
     }
-    let events = server.events(&mut told);
+    let events = server.events(&mut current);
     assert_eq!(summary(&events), [("ADDED", "b")]);
 }
