@@ -36,8 +36,8 @@ var stage struct {
 	plane, node          *program
 }
 
-// TestMain runs the tests on a control plane with one process node. Where that can't be had, it fails: nobody is to take a
-// run without them for one with them.
+// TestMain runs the tests on a control plane with one process node. If that is impossible it fails, so that skipped tests are
+// not mistaken for passed ones.
 func TestMain(m *testing.M) {
 	code, err := runOnStage(m)
 	if err != nil {

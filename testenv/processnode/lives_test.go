@@ -38,7 +38,7 @@ volumes: [{name: hold, emptyDir: {}}]
 			}
 			return isRunning(pod)
 		})
-		await(t, "the pod "+name+" to be let go", func() bool {
+		await(t, "the pod "+name+" to accept a connection", func() bool {
 			connection, err := net.Dial("tcp", net.JoinHostPort(pod.Status.PodIP, "9000"))
 			if err == nil {
 				connection.Close()

@@ -12,8 +12,8 @@ import (
 // ownMounts is set in the environment once this process is in a mount namespace of its own.
 const ownMounts = "PROCESSNODE_OWN_MOUNTS"
 
-// enterOwnMounts runs this program again, in the same process, in a mount namespace of its own: the volumes of pods are then
-// seen by nobody else, and are gone with it, however it ends.
+// enterOwnMounts runs this program again, in the same process, in a private mount namespace: no other process sees the volumes
+// of pods, and they are removed with it, however it ends.
 func enterOwnMounts() error {
 	if os.Getenv(ownMounts) != "" {
 		return os.Unsetenv(ownMounts)

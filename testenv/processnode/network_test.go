@@ -90,7 +90,7 @@ func TestNamesOfServicesAreTheirReadyEndpoints(t *testing.T) {
 	namespace := newNamespace(t)
 	createService(t, namespace, "all", "{selector: {kind: server}, clusterIP: None, ports: [{port: 8000}]}")
 	createService(t, namespace, "early", "{selector: {kind: server}, publishNotReadyAddresses: true, ports: [{port: 8000}]}")
-	createService(t, namespace, "nobody", "{selector: {kind: other}, ports: [{port: 8000}]}")
+	createService(t, namespace, "empty", "{selector: {kind: other}, ports: [{port: 8000}]}")
 	for _, name := range []string{"ready", "unready"} {
 		createPod(t, namespace, name, strings.ReplaceAll(server, "touch /tmp/ready", "test $HOSTNAME = unready || touch /tmp/ready"))
 		patch := []byte(`{"metadata":{"labels":{"kind":"server"}}}`)
@@ -107,7 +107,7 @@ func TestNamesOfServicesAreTheirReadyEndpoints(t *testing.T) {
 	}
 	script := "cat > /tmp/resolve.py <<'END'" + resolve + `END
 for asked in "all ` + ready + `" "all.` + namespace + ` ` + ready + `" "all.` + namespace + `.svc.cluster.local ` + ready + `" \
-  "early ` + both + `" "nobody none" "missing unknown" "example.com unknown"; do
+  "early ` + both + `" "empty none" "missing unknown" "example.com unknown"; do
   set -- $asked; name=$1; shift
   for attempt in $(seq 300); do
     got=$(python3 /tmp/resolve.py $name); test "$got" = "$*" && break; sleep 0.1
@@ -117,7 +117,7 @@ done`
 	got := outputOf(t, namespace, "client", script)
 	want := strings.Join([]string{
 		"all " + ready, "all." + namespace + " " + ready, "all." + namespace + ".svc.cluster.local " + ready,
-		"early " + both, "nobody none", "missing unknown", "example.com unknown", "",
+		"early " + both, "empty none", "missing unknown", "example.com unknown", "",
 	}, "\n")
 	if got != want {
 		t.Errorf("got:\n%snot:\n%s", got, want)

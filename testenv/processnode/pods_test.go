@@ -27,7 +27,7 @@ containers:
 		t.Errorf("the order is %q", got)
 	}
 	if len(pod.Status.InitContainerStatuses) != 2 || pod.Status.InitContainerStatuses[0].State.Terminated == nil {
-		t.Errorf("the status doesn't tell of the init containers: %+v", pod.Status.InitContainerStatuses)
+		t.Errorf("the status lacks the init containers: %+v", pod.Status.InitContainerStatuses)
 	}
 }
 

@@ -87,7 +87,7 @@ func TestTheNodeSaysWhatItNeeds(t *testing.T) {
 		t.Errorf("with a default route: %v, %s", err, said)
 	}
 	if said, err := exec.Command(program, arguments...).CombinedOutput(); err == nil || !strings.Contains(string(said), "another process node runs") {
-		t.Errorf("beside another node: %v, %s", err, said)
+		t.Errorf("next to another node: %v, %s", err, said)
 	}
 	readable, err := os.ReadFile(program)
 	if err != nil {

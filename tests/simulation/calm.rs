@@ -1,4 +1,4 @@
-//! A world in which nothing goes wrong.
+//! A simulated environment without faults.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,36 +12,36 @@ use crate::process::{Machine, Plug};
 use crate::time::Time;
 use crate::world::Shared;
 
-/// Time costs nothing there, so rest is when nothing has changed for longer than Sluice ever waits before it tries again.
+/// Time without a change after which the system counts as quiescent: longer than any retry interval without faults.
 const QUIET: Duration = Duration::from_secs(15);
-/// How long one waits for rest: the limit is for what never comes.
+/// Timeout of waiting for quiescence.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Does something in a world of its own, in which Sluice runs.
+/// Runs `act` in a new environment in which Sluice runs.
 pub fn in_world<T>(seed: u64, act: impl AsyncFnOnce(&Shared) -> T) -> T {
     in_world_with(seed, Setting::default(), act)
 }
 
-/// What a world has of its own.
+/// Options of an environment.
 pub struct Setting {
-    /// How many nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// What becomes of pods and dashboards.
+    /// Faults of pods and Ray dashboards.
     pub fates: Fates,
-    /// What the order of uids is drawn from; they ascend if there is nothing.
+    /// Random source of uids. None makes them ascend.
     pub uids: Option<Chance>,
 }
 
 impl Default for Setting {
-    /// Four nodes, on which all goes well.
+    /// Four nodes without faults.
     fn default() -> Self {
         Self { nodes: 4, fates: Fates::kind(), uids: None }
     }
 }
 
-/// The same, in such a world.
+/// Runs `act` in a new environment with these options.
 pub fn in_world_with<T>(seed: u64, setting: Setting, act: impl AsyncFnOnce(&Shared) -> T) -> T {
-    // kube-rs draws the jitter of its pauses from here.
+    // kube-rs draws its backoff jitter from this generator.
     fastrand::seed(seed);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
@@ -50,8 +50,8 @@ pub fn in_world_with<T>(seed: u64, setting: Setting, act: impl AsyncFnOnce(&Shar
         let world = machine.world.clone();
         tokio::select! {
             biased;
-            () = world.clone().live() => panic!("the world ends"),
-            () = machine.run() => panic!("the machine ends"),
+            () = world.clone().live() => panic!("the cluster stopped"),
+            () = machine.run() => panic!("the process runner stopped"),
             outcome = act(&world) => outcome,
         }
     })
@@ -69,19 +69,19 @@ fn machine(chance: &Chance, setting: Setting) -> Machine {
     }
 }
 
-/// Waits until nothing more happens.
+/// Waits until the system is quiescent.
 ///
 /// # Errors
-/// When there is no end of it.
+/// When it is not quiescent within `PATIENCE`.
 pub async fn rest(world: &Shared) -> Result<(), String> {
-    let begun = world.time.elapsed();
+    let started = world.time.elapsed();
     loop {
         tokio::time::sleep(QUIET).await;
         if world.changed_at() + QUIET <= world.time.now() {
             return Ok(());
         }
-        if world.time.elapsed() > begun + PATIENCE {
-            return Err(format!("there is no rest in {PATIENCE:?}"));
+        if world.time.elapsed() > started + PATIENCE {
+            return Err(format!("not quiescent within {PATIENCE:?}"));
         }
     }
 }

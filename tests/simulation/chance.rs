@@ -1,47 +1,47 @@
-//! Draws that depend on a seed and on what they are for, and on nothing else.
+//! Random draws that depend only on a seed and on their subject.
 //!
-//! One stream of random numbers would tie every draw to those before it: leave out one step of a script and everything
-//! after it falls differently, so that no failure could be shrunk. Here each question has a stream of its own.
+//! With a single stream of random numbers, every draw would depend on those before it: without one script step, all
+//! later draws would differ, and no failure could be shrunk. Here each subject has a separate stream.
 
 use fastrand::Rng;
 
-/// Where chances come from: a seed, narrowed by what the draws are about.
+/// A random source: a seed, narrowed to a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chance {
     state: u64,
 }
 
 impl Chance {
-    /// The chances of a seed.
+    /// Returns the source of a seed.
     pub fn new(seed: u64) -> Self {
         Self { state: mix(seed) }
     }
 
-    /// Chances of their own for everything that has this name: `chance.of("pods").about("starts", 3)`.
+    /// Returns the source of a subject, as in `chance.of("pods").about("starts", 3)`.
     pub fn of(&self, subject: &str) -> Self {
-        // FNV-1a tells names apart, `mix` spreads what it gives over all bits.
+        // FNV-1a distinguishes names; `mix` spreads its result over all bits.
         let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let name = subject.bytes().fold(0xcbf2_9ce4_8422_2325, fold);
         Self { state: mix(self.state ^ mix(name)) }
     }
 
-    /// Chances of their own for the one with this number among its like.
+    /// Returns the source of the element with this number.
     pub fn nth(&self, ordinal: u64) -> Self {
         Self { state: mix(self.state.wrapping_add(mix(ordinal ^ 0x5851_f42d_4c95_7f2d))) }
     }
 
-    /// The draws on one question: the same ones for the same seed, subject and ordinal, on every machine.
+    /// Returns the generator of a subject and an ordinal: equal for equal arguments and seed, on every machine.
     pub fn about(&self, subject: &str, ordinal: u64) -> Rng {
         self.of(subject).nth(ordinal).rng()
     }
 
-    /// The draws from here.
+    /// Returns the generator of this source.
     pub fn rng(&self) -> Rng {
         Rng::with_seed(self.state)
     }
 }
 
-/// Spreads a number over all bits, one to one (the finaliser of SplitMix64).
+/// Spreads a number over all bits, bijectively (the finalizer of SplitMix64).
 fn mix(number: u64) -> u64 {
     let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_question_gets_the_same_answer_on_every_machine() {
+    fn draws_are_the_same_on_every_machine() {
         let mut draws = Chance::new(7).about("pod", 3);
 
         let drawn: Vec<u32> = (0..4).map(|_| draws.u32(0..1000)).collect();
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn each_seed_subject_and_ordinal_has_draws_of_its_own() {
+    fn each_seed_subject_and_ordinal_has_a_separate_stream() {
         let mut first = BTreeSet::new();
 
         for seed in 0..10 {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_about_one_thing_changes_nothing_about_another() {
+    fn draws_on_one_subject_do_not_affect_another() {
         let chance = Chance::new(1);
         let undisturbed = chance.about("second", 0).u64(..);
 
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_of_neighbouring_ordinals_are_even() {
+    fn draws_of_neighboring_ordinals_are_unbiased() {
         let chance = Chance::new(42);
 
         let heads = (0..10_000).filter(|&ordinal| chance.about("coin", ordinal).bool()).count();

@@ -1,4 +1,4 @@
-//! The states that upgrades in steps go through, as the status of their services tells them.
+//! States of incremental upgrades, as reported in the status of the RayServices.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use sluice_api::ray::RayServiceStatus;
 
 use sluice_testkit::history::{Change, Object};
 
-/// What a service asks of its clusters, in percent.
+/// Capacity and traffic of the clusters of a service, in percent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
     service: String,
@@ -21,14 +21,14 @@ struct Side {
     traffic: Option<i32>,
 }
 
-/// The states, in the order in which they came.
+/// The states, in order.
 #[derive(Debug, Clone, Default)]
 pub struct Course {
     positions: Vec<Position>,
 }
 
 impl Course {
-    /// Takes in a change.
+    /// Records the state of a changed RayService.
     pub fn see(&mut self, change: &Change) {
         let Object::RayService(service) = &change.object else { return };
         let Some(status) = service.status.as_ref().filter(|_| !change.gone) else { return };
@@ -40,7 +40,7 @@ impl Course {
         }
     }
 
-    /// All of them; one that is kept is told once.
+    /// Returns all states, without repetitions.
     pub fn positions(&self) -> &[Position] {
         &self.positions
     }
@@ -54,7 +54,7 @@ fn side(status: &Option<RayServiceStatus>) -> Side {
     }
 }
 
-/// Capacity and traffic of each side.
+/// Formats capacity/traffic of the active and the pending cluster.
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "active {}, pending {}", self.active, self.pending)

@@ -1,4 +1,4 @@
-//! Through which histories a world went: so that one knows what a clean run has shown.
+//! Coverage: the histories that occurred in a run, and so what a clean run has shown.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,41 +15,41 @@ use crate::serving::is_serve_service;
 use sluice_testkit::history::{Change, Object, State};
 use sluice_testkit::invariants::{clusters_of, holds_quota, is_open, key, owner_uid};
 
-/// Something that happened in a world.
+/// A history that a run may contain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum History {
-    /// An upgrade waited for quota.
+    /// An upgrade was pending.
     UpgradeWaiting,
-    /// One that had waited was admitted.
+    /// A pending upgrade was admitted.
     UpgradeAdmitted,
-    /// One was taken back while it waited.
+    /// A pending upgrade was reverted.
     UpgradeTakenBack,
-    /// Quota of an upgrade was preempted, and what served went on.
+    /// The quota of an upgrade was preempted, and the active cluster kept serving.
     PreemptedInTheSurge,
-    /// All quota of a service was preempted.
+    /// The whole quota of a service was preempted.
     PreemptedWhole,
-    /// An upgrade was taken back after it had been admitted, and the old cluster went on serving.
+    /// An admitted upgrade was rolled back, and the old cluster kept serving.
     RolledBack,
-    /// An upgrade went through: the new cluster serves.
+    /// An upgrade completed: the new cluster serves.
     Upgraded,
-    /// Of what a job was to grow by, a part was granted, and the rest waited.
+    /// A scale-up was partially admitted, and the rest was pending.
     GrownInPart,
-    /// Pods of an upgrade got quota in another flavor than those of what served.
+    /// Pods of an upgrade got another flavor than those of the active cluster.
     Apart,
-    /// A cluster was stopped for the next one, for which there was no room beside it.
+    /// A cluster was stopped in favor of its successor, because there was no quota for both.
     Recreated,
-    /// The pods of a cluster of its own were stopped for those of another spec.
+    /// Pods of a standalone cluster were recreated from another spec.
     Renewed,
-    /// An upgrade waited for too long, and was given up.
+    /// An upgrade exceeded its admission timeout.
     GivenUp,
     /// The process was killed while a service was in this phase.
     Crash(Phase),
-    /// The answer to such a write of such an object was lost.
+    /// The response of a write was lost: verb and plural.
     LostAnswer(String),
 }
 
 impl History {
-    /// What every run of many seeds has to go through.
+    /// Returns the histories that every run of many seeds must contain.
     pub fn wanted() -> Vec<Self> {
         let upgrades = [
             Self::UpgradeWaiting,
@@ -69,29 +69,29 @@ impl History {
     }
 }
 
-/// Where a service is in its life.
+/// Lifecycle phase of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// It has no cluster yet.
+    /// Without a cluster.
     New,
-    /// Its first cluster waits for quota.
+    /// The first cluster is pending.
     Waiting,
-    /// Its first cluster starts.
+    /// The first cluster starts.
     Starting,
-    /// It serves from its one cluster.
+    /// The only cluster serves.
     Serving,
-    /// Its next cluster waits for quota.
+    /// The cluster of an upgrade is pending.
     UpgradeWaiting,
-    /// Its next cluster starts.
+    /// The cluster of an upgrade starts.
     UpgradeStarting,
-    /// Requests go to its next cluster, and the old one is not gone.
+    /// The new cluster serves, and the old one still exists.
     Switched,
-    /// It is being deleted.
+    /// Terminating.
     Deleting,
 }
 
 impl Phase {
-    /// All of them.
+    /// All phases.
     pub const ALL: [Self; 8] = [
         Self::New,
         Self::Waiting,
@@ -139,55 +139,55 @@ fn created(cluster: &RayCluster) -> (Option<jiff::Timestamp>, u64) {
 impl fmt::Display for History {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UpgradeWaiting => formatter.write_str("an upgrade waits"),
-            Self::UpgradeAdmitted => formatter.write_str("an upgrade is admitted"),
-            Self::UpgradeTakenBack => formatter.write_str("an upgrade is taken back"),
-            Self::PreemptedInTheSurge => formatter.write_str("preempted in the surge"),
-            Self::PreemptedWhole => formatter.write_str("preempted whole"),
+            Self::UpgradeWaiting => formatter.write_str("upgrade pending"),
+            Self::UpgradeAdmitted => formatter.write_str("upgrade admitted"),
+            Self::UpgradeTakenBack => formatter.write_str("pending upgrade reverted"),
+            Self::PreemptedInTheSurge => formatter.write_str("upgrade preempted"),
+            Self::PreemptedWhole => formatter.write_str("service preempted"),
             Self::RolledBack => formatter.write_str("rolled back"),
             Self::Upgraded => formatter.write_str("upgraded"),
-            Self::GrownInPart => formatter.write_str("grown in part"),
+            Self::GrownInPart => formatter.write_str("scale-up partially admitted"),
             Self::Apart => formatter.write_str("upgraded in another flavor"),
             Self::Recreated => formatter.write_str("recreated"),
-            Self::Renewed => formatter.write_str("its pods made anew"),
-            Self::GivenUp => formatter.write_str("given up"),
+            Self::Renewed => formatter.write_str("pods recreated"),
+            Self::GivenUp => formatter.write_str("upgrade timed out"),
             Self::Crash(phase) => write!(formatter, "crash while {phase:?}"),
-            Self::LostAnswer(write) => write!(formatter, "lost the answer to: {write}"),
+            Self::LostAnswer(write) => write!(formatter, "lost response: {write}"),
         }
     }
 }
 
-/// What happened in one world.
+/// Histories of one run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Coverage {
     seen: BTreeSet<History>,
-    /// Clusters that waited as the second of their service, by key.
+    /// Clusters of upgrades that were pending, by key.
     waited: BTreeSet<String>,
-    /// Clusters that were opened as the second of their service, by key.
+    /// Clusters of upgrades that were unsuspended, by key.
     opened: BTreeSet<String>,
-    /// How many upgrades went through.
+    /// Number of completed upgrades.
     pub upgrades: usize,
 }
 
 impl Coverage {
-    /// All that happened.
+    /// Returns the histories that occurred.
     pub fn seen(&self) -> &BTreeSet<History> {
         &self.seen
     }
 
-    /// The process was killed.
+    /// Records a kill of the process.
     pub fn crashed(&mut self, state: &State) {
         let phases = state.ray_services.values().map(|service| History::Crash(Phase::of(state, service)));
         self.seen.extend(phases);
     }
 
-    /// The answer to a write was lost. A cluster has one revision or two, so it is enough that any write of one is met now and then.
+    /// Records a lost response. Writes of ControllerRevisions are rare, so their verbs are not distinguished.
     pub fn lost(&mut self, write: String) {
         let is_of_revision = write.ends_with(" controllerrevisions");
         self.seen.insert(History::LostAnswer(if is_of_revision { "write controllerrevisions".into() } else { write }));
     }
 
-    /// Takes in a change that is about to be made to `state`.
+    /// Records a change that `state` does not contain yet.
     pub fn before(&mut self, state: &State, change: &Change) {
         match &change.object {
             Object::RayCluster(cluster) if change.gone => self.gone(state, cluster),
@@ -224,7 +224,7 @@ impl Coverage {
         }
     }
 
-    /// Takes in a change that `state` has in it.
+    /// Records a change that `state` contains.
     pub fn after(&mut self, state: &State, change: &Change) {
         match &change.object {
             Object::RayCluster(cluster) if !change.gone => self.gate(state, cluster),
@@ -266,7 +266,7 @@ impl Coverage {
     }
 }
 
-/// What is preempted of a slice.
+/// Returns the preemption of a slice, if any.
 fn preemption(slice: &Workload) -> Option<History> {
     let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let is = |kind: &str| condition::is_true(conditions, kind);
@@ -276,7 +276,7 @@ fn preemption(slice: &Workload) -> Option<History> {
     is(PARTIALLY_PREEMPTED).then_some(History::PreemptedInTheSurge)
 }
 
-/// Whether fewer pods were granted than the slice asks for.
+/// True if fewer pods were admitted than requested.
 fn is_granted_in_part(slice: &Workload) -> bool {
     let admission = slice.status.as_ref().and_then(|status| status.admission.as_ref());
     let Some(admission) = admission else { return false };
@@ -284,13 +284,13 @@ fn is_granted_in_part(slice: &Workload) -> bool {
     granted < slice.spec.pod_sets.iter().map(|set| set.count).sum()
 }
 
-/// Whether pods of one kind are in several PodSets.
-/// What a slice tells of that takes the place of another.
+/// Returns the history of a slice that displaces a member.
 fn instead(slice: &Workload) -> History {
     let is_of_cluster = slice.owner_references().iter().any(|owner| owner.kind == "RayCluster");
     if is_of_cluster { History::Renewed } else { History::Recreated }
 }
 
+/// True if pods of one kind are in several pod sets.
 fn is_apart(record: &SliceRecord) -> bool {
     let shares: Vec<_> = record.members.iter().flat_map(|member| &member.pods).collect();
     let differ =
@@ -303,7 +303,7 @@ fn service_of<'a>(state: &'a State, cluster: &RayCluster) -> Option<&'a RayServi
     state.ray_services.values().find(|service| service.uid().as_ref() == Some(&owner))
 }
 
-/// The cluster that requests go to.
+/// Returns the cluster that the serve Service selects.
 pub fn serving_cluster(state: &State, service: &RayService) -> Option<String> {
     let serve = format!("{}/{}-serve-svc", service.namespace().unwrap_or_default(), service.name_any());
     state.services.get(&serve)?.spec.as_ref()?.selector.as_ref()?.get("ray.io/cluster").cloned()

@@ -1,4 +1,4 @@
-//! What has to be true once all is quiet and nothing goes wrong any more.
+//! Invariants of a quiescent system after the last fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use sluice_testkit::invariants::{
     replaces, slices_of, usage,
 };
 
-/// What does not hold at rest.
+/// Returns the violations in a quiescent system.
 pub fn breaches(world: &World) -> Vec<Breach> {
     let state = world.observer.state();
     let mut found = uncovered(state);
@@ -33,38 +33,38 @@ pub fn breaches(world: &World) -> Vec<Breach> {
     found
 }
 
-/// I2: no cluster stays open that no admitted slice pays for. (One that has outgrown its slice goes on with what it has.)
+/// I2: every unsuspended cluster is covered by an admitted slice. (A cluster that has outgrown its slice keeps its pods.)
 fn uncovered(state: &State) -> Vec<Breach> {
-    let is_paid = |cluster: &RayCluster| {
+    let is_covered = |cluster: &RayCluster| {
         let (job, uid) = (job_uid(cluster), cluster.uid().unwrap_or_default());
         let mut slices = slices_of(state, &job).filter(|slice| is_admitted(slice));
         slices.any(|slice| SliceRecord::from_workload(slice).unwrap_or_default().member_of_cluster(&uid).is_some())
     };
     let needs_quota =
         |cluster: &RayCluster| cluster.labels().contains_key(QUEUE_NAME) && is_open(cluster) && is_live(cluster);
-    let open = state.ray_clusters.values().filter(|cluster| needs_quota(cluster) && !is_paid(cluster));
+    let open = state.ray_clusters.values().filter(|cluster| needs_quota(cluster) && !is_covered(cluster));
     open.map(|cluster| {
-        Breach::of(Invariant::Gate, format!("{} stays open, and no admitted slice pays for it", key(cluster)))
+        Breach::of(Invariant::Gate, format!("{} is not suspended, and no admitted slice covers it", key(cluster)))
     })
     .collect()
 }
 
-/// I4: what a ClusterQueue says that it has reserved is what its holders hold.
+/// I4: the `flavorsReservation` of a ClusterQueue is the sum of what its workloads hold.
 fn miscounted(state: &State) -> Vec<Breach> {
     let held = usage(state);
     let mut found = Vec::new();
     for queue in state.cluster_queues.values() {
         let name = queue.name_any();
         let status = queue.status.clone().unwrap_or_default();
-        let said = status.flavors_reservation.iter().flat_map(|flavor| {
+        let reported = status.flavors_reservation.iter().flat_map(|flavor| {
             let pair = |resource: &str| (flavor.name.clone(), resource.to_owned());
             flavor.resources.iter().map(move |usage| (pair(&usage.name), total(&usage.name, usage.total.as_ref())))
         });
-        let said: BTreeMap<Pair, Amount> = said.filter(|(_, amount)| *amount != Amount::ZERO).collect();
+        let reported: BTreeMap<Pair, Amount> = reported.filter(|(_, amount)| *amount != Amount::ZERO).collect();
         let mut held = held.get(&name).cloned().unwrap_or_default();
         held.retain(|_, amount| *amount != Amount::ZERO);
-        if said != held {
-            let what = format!("ClusterQueue {name} says that {said:?} is reserved, and {held:?} is");
+        if reported != held {
+            let what = format!("ClusterQueue {name} reports {reported:?} as reserved, and its workloads hold {held:?}");
             found.push(Breach::of(Invariant::Delta, what));
         }
     }
@@ -76,7 +76,7 @@ pub(crate) fn total(resource: &str, quantity: Option<&sluice_api::quantity::Quan
         .map_or(Amount::ZERO, |quantity| Amount::from_quantity(resource, quantity).expect("a quantity that we wrote"))
 }
 
-/// I5: nobody waits for what is there.
+/// I5: no workload is pending for quota that is available.
 fn left_waiting(world: &World) -> Vec<Breach> {
     let state = world.observer.state();
     let waiting: Vec<&Workload> = state.workloads.values().filter(|workload| is_pending(workload)).collect();
@@ -88,12 +88,12 @@ fn left_waiting(world: &World) -> Vec<Breach> {
         if is_stopped(queue.spec.stop_policy) || strict && rivals > 1 {
             continue;
         }
-        let fits_beside = |kept: Usage| fits(state, world.observer.watchdog().quotas(), queue, workload, kept);
-        let Some(flavors) = fits_beside(Usage::new()) else { continue };
-        let is_kept = || fits_beside(kept_back(world, &waiting, queue)).is_none();
+        let fits_next_to = |kept: Usage| fits(state, world.observer.watchdog().quotas(), queue, workload, kept);
+        let Some(flavors) = fits_next_to(Usage::new()) else { continue };
+        let is_kept = || fits_next_to(kept_back(world, &waiting, queue)).is_none();
         if !(is_told_of_what_is_kept(workload) && is_kept()) {
             let what = format!(
-                "Workload {} waits, and would fit into ClusterQueue {} in {flavors:?}",
+                "Workload {} is pending, and would fit into ClusterQueue {} in {flavors:?}",
                 key(*workload),
                 queue.name_any()
             );
@@ -103,7 +103,7 @@ fn left_waiting(world: &World) -> Vec<Breach> {
     found
 }
 
-/// I5: nobody keeps what others are to get.
+/// I5: preempted parts are released.
 fn not_given_back(state: &State) -> impl Iterator<Item = Breach> {
     let is_told = |slice: &&Workload| {
         let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -111,11 +111,11 @@ fn not_given_back(state: &State) -> impl Iterator<Item = Breach> {
     };
     let told = state.workloads.values().filter(is_told);
     told.map(|slice| {
-        Breach::of(Invariant::Liveness, format!("Workload {} has to give back a part, and does not", key(slice)))
+        Breach::of(Invariant::Liveness, format!("Workload {} is partially preempted and has not released the part", key(slice)))
     })
 }
 
-/// Whether it knows that what is free is kept for others.
+/// True if the condition of a workload reports quota reserved for others.
 fn is_told_of_what_is_kept(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     condition::get(conditions, "QuotaReserved").is_some_and(|condition| condition.message.contains(" is reserved for "))
@@ -142,13 +142,13 @@ pub(crate) fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a 
     world.observer.state().cluster_queues.get(&format!("/{}", local.spec.cluster_queue.as_ref()?))
 }
 
-/// Flavors for the pod sets of a workload in which all of it fits beside what is kept back, or one step of those in which it may be
-/// granted, if there are any: every choice is tried.
+/// Returns flavors in which all pod sets of a workload fit, or those of one of its growth steps, on top of the reserved
+/// quota `kept`. None if there are none. Tries every combination.
 fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workload, kept: Usage) -> Option<Vec<String>> {
     let replaced = replaces(workload);
     let (mut used, mut running) = (kept, BTreeMap::new());
     for holder in state.workloads.values().filter(|holder| counts(state, holder)) {
-        // What is held in another ClusterQueue is taken over by nobody here.
+        // Quota held in another ClusterQueue is not taken over.
         let admission = holder.status.as_ref().and_then(|status| status.admission.as_ref());
         let is_here = admission.is_some_and(|admission| admission.cluster_queue == queue.name_any());
         match is_here && Some(&key(holder)) == replaced {
@@ -167,7 +167,7 @@ fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workloa
     })
 }
 
-/// The pods of each pod set with which a workload may be granted: all of them, or one of its steps.
+/// Returns the pod counts with which a workload may be admitted: all pods, or one of its growth steps.
 fn enough(workload: &Workload) -> Vec<BTreeMap<String, i32>> {
     let whole: BTreeMap<String, i32> = workload.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect();
     let steps = SliceRecord::from_workload(workload).unwrap_or_default().steps;
@@ -187,13 +187,13 @@ fn enough(workload: &Workload) -> Vec<BTreeMap<String, i32>> {
     std::iter::once(whole).chain(with).collect()
 }
 
-/// What a pod set needs, and the flavor that it has to be in because pods of it run there.
+/// Requests of a pod set, and the flavor that it must keep because pods of it run there.
 struct Set {
     requests: BTreeMap<String, Amount>,
     runs_in: Option<String>,
 }
 
-/// The flavor of each pod set of a workload of which pods run. (One resource group: all of a pod set is in one flavor.)
+/// Returns the flavor of each pod set with running pods. (With one resource group, a pod set is in one flavor.)
 fn flavors_of(workload: &Workload) -> BTreeMap<String, String> {
     let admission = workload.status.clone().unwrap_or_default().admission.unwrap_or_default();
     let run = admission.pod_set_assignments.into_iter().filter(|assigned| assigned.count != Some(0));
@@ -205,7 +205,8 @@ pub(crate) fn requests(set: &PodSet) -> Option<BTreeMap<String, Amount>> {
     Some(all.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect())
 }
 
-/// Places the first pod set in each flavor in turn, and then the others. (One resource group: that is what the scenes have.)
+/// Assigns the first pod set to each flavor in turn, then the rest by recursion. False if no combination fits. (Scripts
+/// have one resource group.)
 fn place(quotas: &Quotas, queue: &ClusterQueue, sets: &[Set], used: &mut Usage, chosen: &mut Vec<String>) -> bool {
     let Some((set, rest)) = sets.split_first() else { return true };
     let [group] = queue.spec.resource_groups.as_slice() else { return false };

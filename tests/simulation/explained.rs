@@ -1,4 +1,4 @@
-//! Whether what `sluice explain` says would unblock a job does unblock it.
+//! Checks that the remediations of `sluice explain` unblock a job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -26,10 +26,10 @@ use crate::script::step::Script;
 use crate::seeds::on_every_core;
 use crate::transport::reliable;
 
-/// How many scripts are looked at, after each of their steps.
+/// Number of scripts. Each is checked after every step.
 const SCRIPTS: u64 = 200;
 
-/// What is done about a job that waits.
+/// Applied remediation of a pending job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Done {
     QuotaRaised,
@@ -37,13 +37,13 @@ enum Done {
     QueueStarted,
     StrictnessEnded,
     HeadDeleted,
-    /// Something of these, and it was others who got what came of it: they come first.
+    /// One of the above, but other jobs were admitted first.
     ForOthers,
-    /// There is nothing that a person does.
+    /// The remediation is no user action.
     Nothing,
 }
 
-/// A moment at rest.
+/// A quiescent state.
 struct Moment {
     snapshot: Snapshot,
     now: Timestamp,
@@ -55,7 +55,7 @@ impl Moment {
         Engine::read_only(halves, PolicyConfig::default().queue, self.snapshot.objects().to_vec(), self.now)
     }
 
-    /// All jobs.
+    /// Returns all jobs.
     fn jobs(&self) -> impl Iterator<Item = ObjectRef> {
         let jobs = self.snapshot.objects().iter().filter(|object| match object {
             Object::RayService(_) => true,
@@ -65,7 +65,8 @@ impl Moment {
         jobs.map(Object::reference)
     }
 
-    /// Does what a remedy says to a slice of a job, in a rehearsal; returns what was done, and what that still waits for then.
+    /// Applies a remediation of a slice in a dry run. Returns what was applied and the cause for which the slice is still
+    /// pending, if it is.
     fn follow(
         &self,
         job: &ObjectRef,
@@ -83,7 +84,7 @@ impl Moment {
         Ok((if others_grew && still.is_some() { Done::ForOthers } else { done }, still))
     }
 
-    /// The slices of others that hold quota, and for how many pods.
+    /// Returns the admitted slices of other jobs, with their pod counts.
     fn held_by_others(&self, job: &ObjectRef, engine: &Engine) -> BTreeSet<(String, Vec<i32>)> {
         let others = self.jobs().filter(|other| other != job).filter_map(|other| explain(engine, &other));
         let slices = others.flat_map(|other| other.slices).filter(|slice| slice.state == SliceState::Admitted);
@@ -110,7 +111,7 @@ impl Moment {
             return Ok(Done::StrictnessEnded);
         }
         if let Some(head) = named("Workload ", ", which is ahead in the queue, is admitted or deleted") {
-            let head = explain(&self.engine(), &workload(head)).ok_or("the head is no job's")?;
+            let head = explain(&self.engine(), &workload(head)).ok_or("the head belongs to no job")?;
             self.jobs()
                 .filter(|other| other.to_string() == head.job)
                 .for_each(|other| rehearsal.remove_with_dependents(&other));
@@ -149,9 +150,9 @@ impl Moment {
         self.queue(&changes[0].cluster_queue, |queue| {
             for flavor in queue.spec.resource_groups.iter_mut().flat_map(|group| &mut group.flavors) {
                 for quota in &mut flavor.resources {
-                    let is_meant =
+                    let is_target =
                         |change: &&QuotaChange| change.flavor == flavor.name && change.resource == quota.name;
-                    if let Some(change) = changes.iter().find(is_meant) {
+                    if let Some(change) = changes.iter().find(is_target) {
                         quota.nominal_quota = Quantity(change.to.clone());
                     }
                 }
@@ -160,24 +161,24 @@ impl Moment {
     }
 }
 
-/// A Workload, by namespace and name.
+/// Returns the reference of a Workload from `namespace/name`.
 fn workload(key: &str) -> ObjectRef {
     let (namespace, name) = key.split_once('/').unwrap_or_default();
     ObjectRef::named::<sluice_api::kueue::Workload>(Some(namespace.to_owned()), name.to_owned())
 }
 
-/// The newest slice of a job that waits, and for what.
+/// Returns the newest pending slice of a job and the cause.
 fn waits(explanation: &Explanation) -> Option<(&str, &PendingStatus)> {
     let slice = explanation.slices.iter().rev().find(|slice| slice.state == SliceState::Pending)?;
     Some((&slice.name, slice.pending.as_ref()?))
 }
 
-/// Whether a slice of this name holds quota; another may wait by then for what is wanted next.
+/// True if the slice of this name is admitted. Another slice of the job may be pending.
 fn holds(explanation: &Explanation, name: &str) -> bool {
     explanation.slices.iter().any(|slice| slice.name == name && slice.state == SliceState::Admitted)
 }
 
-/// What is said of each job that waits at this moment, and done about it; with what is wrong with that.
+/// Applies every remediation of every pending job. Returns those that did not help, and counts them by kind in `tally`.
 fn judged(moment: &Moment, tally: &mut BTreeMap<Done, usize>) -> Vec<String> {
     let mut wrong = Vec::new();
     let engine = moment.engine();
@@ -185,7 +186,7 @@ fn judged(moment: &Moment, tally: &mut BTreeMap<Done, usize>) -> Vec<String> {
         let Some(before) = explain(&engine, &job) else { continue };
         let Some((slice, waiting)) = waits(&before) else { continue };
         if waiting.remediations.is_empty() {
-            wrong.push(format!("nothing would unblock {job}: {}", waiting.message));
+            wrong.push(format!("no remediation for {job}: {}", waiting.message));
         }
         for remedy in &waiting.remediations {
             match moment.follow(&job, slice, remedy) {
@@ -200,19 +201,19 @@ fn judged(moment: &Moment, tally: &mut BTreeMap<Done, usize>) -> Vec<String> {
     wrong
 }
 
-/// What is wrong if the job waits for the same after that was done.
+/// Returns an error if the job is pending for the same cause after the remediation.
 fn still_waits(before: &PendingStatus, remedy: &Remediation, done: &Done, after: &PendingStatus) -> Option<String> {
-    let is_wrong = match done {
+    let failed = match done {
         Done::Nothing | Done::ForOthers => false,
-        // Then it is its own turn, and it may lack quota.
+        // The job became the head and may lack quota.
         Done::QueueStarted | Done::StrictnessEnded | Done::HeadDeleted => after.message == before.message,
-        // Then it has what it needs, and it may not be its turn.
+        // The quota suffices, but another job may be the head.
         Done::QuotaRaised | Done::QuotaReleased => !after.shortfalls.is_empty(),
     };
-    is_wrong.then(|| format!("{} — {} — and still it waits: {}", before.message, remedy.what, after.message))
+    failed.then(|| format!("pending: {}; after {}: still pending: {}", before.message, remedy.what, after.message))
 }
 
-/// Performs a script, and looks at it whenever it has come to rest.
+/// Executes a script and checks the explanations after each step, when the system is quiescent.
 fn looked_at(seed: u64, tally: &mut BTreeMap<Done, usize>) -> Result<Vec<String>, String> {
     let script = Script::random(&Chance::new(seed), Shape::RESTING);
     let place = Place::new("team");
@@ -233,7 +234,7 @@ fn looked_at(seed: u64, tally: &mut BTreeMap<Done, usize>) -> Result<Vec<String>
 }
 
 #[test]
-fn what_would_unblock_a_job_by_its_explanation_does() {
+fn remediations_of_an_explanation_unblock_the_job() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
     let (first, count): (u64, u64) = (number("EXPLAINED_FIRST").unwrap_or(0), number("EXPLAINED").unwrap_or(SCRIPTS));
     let told = Mutex::new((BTreeMap::<Done, usize>::new(), Vec::new()));

@@ -1,4 +1,4 @@
-//! What goes wrong between Sluice and the API server: drawn from a seed, or listed, when a failure is made shorter.
+//! Faults between Sluice and the API server: drawn from a seed, or listed when a failure is replayed or shrunk.
 
 use std::collections::BTreeMap;
 
@@ -6,45 +6,45 @@ use serde::{Deserialize, Serialize};
 
 use crate::chance::Chance;
 
-/// What goes wrong with one request.
+/// A fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
-    /// It is refused with this HTTP status, and not carried out.
+    /// Rejected with this HTTP status and not executed.
     Refused(u16),
-    /// It never arrives, and the connection breaks.
+    /// Lost before it arrives; the connection breaks.
     RequestLost,
-    /// It is carried out, and the connection breaks before the answer comes.
+    /// Executed; the connection breaks before the response arrives.
     AnswerLost,
-    /// It is carried out, and no answer ever comes.
+    /// Executed; no response ever arrives.
     Unanswered,
-    /// It takes so many milliseconds to arrive.
+    /// Delayed by this many milliseconds.
     Slow(u32),
-    /// The process is killed before it arrives.
+    /// The process is killed before the request arrives.
     KilledBefore,
-    /// It is carried out, and the process is killed before the answer comes.
+    /// Executed; the process is killed before the response arrives.
     KilledAfter,
-    /// What a watch sees, it sees so many milliseconds late.
+    /// Watch events are delayed by up to this many milliseconds.
     Lags(u32),
-    /// A watch breaks after so many milliseconds.
+    /// The watch breaks after this many milliseconds.
     Breaks(u32),
-    /// The past is forgotten, so a watch that goes on from there is told that it has expired.
+    /// The history is compacted, so a watch that resumes from an older version gets 410 Expired.
     Forgotten,
 }
 
-/// What a request does.
+/// Kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// It reads.
+    /// A get or list.
     Read,
-    /// It writes.
+    /// A create, patch or delete.
     Write,
-    /// It watches.
+    /// A watch.
     Watch,
-    /// It speaks to Ray.
+    /// A call of a Ray dashboard through the API server proxy.
     Proxy,
 }
 
-/// How often what goes wrong, in thousandths of the requests that it can happen to.
+/// Probability of each fault, per mille of the requests to which it applies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Odds {
     refused: u32,
@@ -58,7 +58,7 @@ pub struct Odds {
 }
 
 impl Odds {
-    /// The weather of a seed. In some nothing goes wrong at all, in most a few things do, each at a rate of its own.
+    /// Draws the probabilities of a seed: one seed in ten has no faults, most have a few kinds, each at a separate rate.
     pub fn of(chance: &Chance) -> Self {
         let mut draw = chance.about("weather", 0);
         if draw.u32(0..10) == 0 {
@@ -108,10 +108,10 @@ impl Odds {
     }
 }
 
-/// The number of the first request that is counted apart: histories without any of these stay what they were before there were.
+/// Number of the first separately counted request. Separate numbers keep histories without such requests unchanged.
 const APART: u64 = 1 << 32;
 
-/// What becomes of requests, by their number.
+/// Injects faults into requests, by request number.
 #[derive(Debug, Clone)]
 pub struct Faults {
     source: Source,
@@ -129,12 +129,12 @@ enum Source {
 }
 
 impl Faults {
-    /// Those of a seed.
+    /// Returns an injector that draws the faults of a seed.
     pub fn drawn(chance: &Chance) -> Self {
         Self::from(Source::Drawn(chance.of("faults"), Odds::of(chance)))
     }
 
-    /// These, and no others.
+    /// Returns an injector of the listed faults only.
     pub fn listed(faults: BTreeMap<u64, Fault>) -> Self {
         Self::from(Source::Listed(faults))
     }
@@ -143,7 +143,7 @@ impl Faults {
         Self { source, requests: 0, apart: APART, struck: BTreeMap::new(), writes: Vec::new(), calm: false }
     }
 
-    /// The number of the next request, and what goes wrong with it. Those `apart` are counted on their own.
+    /// Returns the number and the fault of the next request. Requests with `apart` are counted separately.
     pub fn next(&mut self, class: Class, apart: bool) -> (u64, Option<Fault>) {
         let count = if apart { &mut self.apart } else { &mut self.requests };
         let number = *count;
@@ -164,22 +164,22 @@ impl Faults {
         (number, fault)
     }
 
-    /// From now on nothing goes wrong.
+    /// Stops all faults.
     pub fn calm(&mut self) {
         self.calm = true;
     }
 
-    /// What has gone wrong so far, by the number of the request.
+    /// Returns the injected faults, by request number.
     pub fn struck(&self) -> &BTreeMap<u64, Fault> {
         &self.struck
     }
 
-    /// The numbers of the writes that there were until nothing went wrong any more.
+    /// Returns the numbers of the writes until faults were stopped.
     pub fn writes(&self) -> &[u64] {
         &self.writes
     }
 
-    /// How many requests there have been.
+    /// Returns the number of requests.
     pub fn requests(&self) -> u64 {
         self.requests
     }

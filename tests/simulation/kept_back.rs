@@ -1,4 +1,4 @@
-//! What the first that waits in a strict ClusterQueue may keep from others.
+//! Quota that the heads of StrictFIFO ClusterQueues reserve.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,10 @@ use sluice_testkit::history::State;
 use sluice_testkit::invariants::tree::Usage;
 use sluice_testkit::invariants::{add_holding, key, replaces};
 
-/// At most this is kept back for those that wait in other, strict ClusterQueues: what one of them asks for beyond what it has, if
-/// its ClusterQueue is entitled to that and can't take it back from just anyone (kueue v0.19.2 `pkg/scheduler/scheduler.go`,
-/// `quotaResourcesToReserve`; that a ClusterQueue is entitled to no more than its own quota is so in cohorts without parents).
+/// Returns an upper bound of the quota that is reserved for pending workloads of other StrictFIFO ClusterQueues: the
+/// requests of a workload beyond what its predecessor holds, if they fit into the nominal quota of its ClusterQueue and
+/// that cannot reclaim from any priority (kueue v0.19.2 `pkg/scheduler/scheduler.go`, `quotaResourcesToReserve`). The
+/// bound by nominal quota holds for cohorts without parents.
 pub fn kept_back(world: &World, waiting: &[&Workload], queue: &ClusterQueue) -> Usage {
     let mut kept = Usage::new();
     for other in waiting {
@@ -39,7 +40,7 @@ pub fn kept_back(world: &World, waiting: &[&Workload], queue: &ClusterQueue) -> 
     kept
 }
 
-/// Whether a ClusterQueue keeps quota for the first that waits in it.
+/// True if a ClusterQueue reserves quota for its head.
 fn keeps_back(queue: &ClusterQueue) -> bool {
     let rules = queue.spec.preemption.clone().unwrap_or_default();
     queue.spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO)
@@ -47,7 +48,7 @@ fn keeps_back(queue: &ClusterQueue) -> bool {
         && !is_stopped(queue.spec.stop_policy)
 }
 
-/// What a workload asks for, in this flavor, beyond what the slice that it replaces holds of it.
+/// Returns the requests of a workload minus what the slice it replaces holds in `flavor`, by resource.
 fn asked_on_top(state: &State, workload: &Workload, flavor: &str) -> BTreeMap<String, Amount> {
     let mut held = Usage::new();
     let replaced = replaces(workload).and_then(|name| state.workloads.get(name));
@@ -65,7 +66,7 @@ fn asked_on_top(state: &State, workload: &Workload, flavor: &str) -> BTreeMap<St
     asked
 }
 
-/// Whether so much is within the nominal quota.
+/// True if `more` is within the nominal quota.
 fn is_entitled(flavor: &FlavorQuotas, more: &BTreeMap<String, Amount>) -> bool {
     flavor.resources.iter().all(|quota| {
         let asked = more.get(&quota.name).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! An upgrade in steps, whose process is killed at each of its writes in turn: it goes the same way.
+//! Kills the process at each write of an incremental upgrade and checks that the rollout takes the same states.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use crate::run::{Report, run};
 use crate::script::step::Script;
 use crate::seeds::on_every_core;
 
-/// How it goes: capacity and traffic, in percent.
+/// Expected states: capacity/traffic in percent.
 const COURSE: [&str; 12] = [
     "active -/-, pending 100/0",
     "active 100/100, pending -/-",
@@ -35,29 +35,29 @@ fn course(report: &Report) -> Vec<String> {
 }
 
 #[test]
-fn killed_at_any_write_an_upgrade_in_steps_goes_the_same_way() {
-    // Given an upgrade that nothing disturbs,
-    let undisturbed = run(&upgrade(BTreeMap::new()), false);
-    let expected = course(&undisturbed);
-    assert!(undisturbed.found.is_empty(), "{}", undisturbed.found[0]);
+fn incremental_upgrade_survives_a_crash_at_any_write() {
+    // Given an upgrade without faults,
+    let fault_free = run(&upgrade(BTreeMap::new()), false);
+    let expected = course(&fault_free);
+    assert!(fault_free.found.is_empty(), "{}", fault_free.found[0]);
     assert_eq!(expected, COURSE);
 
-    // when the process is killed before or after a write, then no step is repeated and none is left out.
+    // when the process is killed before or after a write, then no step is repeated or skipped.
     let wrong = Mutex::new(Vec::new());
-    on_every_core(0..undisturbed.writes.len() as u64, |index| {
-        let number = undisturbed.writes[index as usize];
+    on_every_core(0..fault_free.writes.len() as u64, |index| {
+        let number = fault_free.writes[index as usize];
         for fault in [Fault::KilledBefore, Fault::KilledAfter] {
             let report = run(&upgrade([(number, fault)].into()), false);
             let what = format!("{fault:?} write {number}");
             let mut wrong = wrong.lock().expect("no thread has panicked");
             wrong.extend(report.found.iter().map(|found| format!("{what}: {found}")));
-            let came = course(&report);
-            if came != expected {
-                wrong.push(format!("{what}: it went\n  {}", came.join("\n  ")));
+            let actual = course(&report);
+            if actual != expected {
+                wrong.push(format!("{what}: states\n  {}", actual.join("\n  ")));
             }
         }
         wrong.lock().expect("no thread has panicked").len() < 3
     });
     let wrong = wrong.into_inner().expect("no thread has panicked");
-    assert!(wrong.is_empty(), "{}\nUndisturbed it goes\n  {}", wrong.join("\n"), expected.join("\n  "));
+    assert!(wrong.is_empty(), "{}\nexpected states\n  {}", wrong.join("\n"), expected.join("\n  "));
 }

@@ -1,4 +1,4 @@
-//! What panicked on this thread: tokio keeps a panic of a task to itself.
+//! Records panics of this thread, because tokio does not propagate those of detached tasks.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -9,19 +9,19 @@ thread_local! {
 
 static LISTEN: Once = Once::new();
 
-/// Forgets what panicked so far, and listens from now on.
+/// Clears the recorded panics, and installs the hook on the first call.
 pub fn forget() {
     LISTEN.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            SEEN.with_borrow_mut(|seen| seen.push(format!("it panicked: {panic}")));
+            SEEN.with_borrow_mut(|seen| seen.push(format!("panicked: {panic}")));
             before(panic);
         }));
     });
     SEEN.with_borrow_mut(Vec::clear);
 }
 
-/// What panicked since then.
+/// Returns the panics since the last [`forget`].
 pub fn seen() -> Vec<String> {
     SEEN.with_borrow(Clone::clone)
 }

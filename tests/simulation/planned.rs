@@ -1,4 +1,4 @@
-//! Whether upgrades go as `sluice plan` says that they will.
+//! Checks the predictions of `sluice plan` against simulated upgrades.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -24,31 +24,32 @@ use crate::seeds::on_every_core;
 use crate::transport::reliable;
 use crate::world::Shared;
 
-/// How many upgrades are planned.
+/// Number of upgrades to plan.
 const PLANS: u64 = 200;
-/// How many upgrades in steps are.
+/// Number of incremental upgrades to plan.
 const PLANS_IN_STEPS: u64 = 30;
-/// The version that is upgraded to.
+/// Ray minor version of the upgrade.
 const NEXT: u32 = 53;
 
-/// A service among others, and what it is to become.
+/// A service among others, and its upgrade.
 struct Upgrade {
     seed: u64,
     script: Script,
     place: Place,
     to: Service,
-    /// Whether what the plan says that it needs is the least. In steps, with pods of another size, it may be a pod more.
+    /// True if the planned quota must be the minimum. An incremental upgrade to pods of another size may need one pod less
+    /// than planned.
     exact: bool,
 }
 
-/// What came of an upgrade.
+/// Result of an upgrade.
 #[derive(Debug, Default)]
 struct Came {
-    /// Whether the new cluster has its quota in the end, and serves alone if that goes in steps.
+    /// True if the new cluster is admitted at the end and, in an incremental upgrade, is the only cluster.
     through: bool,
-    /// The most that the service used, by flavor and resource.
+    /// Peak usage of the service, by flavor and resource.
     peak: BTreeMap<(String, String), Amount>,
-    /// The most that its pods asked for together, by resource.
+    /// Peak requests of its ungated pods, by resource.
     asked: BTreeMap<String, Amount>,
 }
 
@@ -82,7 +83,7 @@ impl Upgrade {
         Self { seed, script, place: Place::new("team"), to, exact }
     }
 
-    /// Lets the services come to rest, and does something then.
+    /// Creates the services and waits until they are quiescent.
     async fn begin(&self, world: &Shared) -> Result<(), String> {
         let client = reliable(world);
         let people = Performer::new(&client, &self.place);
@@ -104,7 +105,7 @@ impl Upgrade {
         })
     }
 
-    /// Upgrades with this quota, or with what there is.
+    /// Upgrades after the quota changes, which may be empty.
     fn with_quota(&self, quota: &[QuotaChange]) -> Result<Came, String> {
         calm::in_world(self.seed, async |world| {
             self.begin(world).await?;
@@ -125,7 +126,7 @@ impl Upgrade {
         })
     }
 
-    /// Looks after every change, for ever.
+    /// Samples the usage after every change. Never returns.
     async fn look_on(&self, world: &Shared, came: &mut Came) {
         loop {
             let changed = world.next_change();
@@ -151,19 +152,19 @@ impl Upgrade {
         });
     }
 
-    /// What doesn't go as the plan says, and what that says.
+    /// Returns the deviations from the plan, and the verdict of the plan.
     fn wrong(&self) -> Result<(Vec<String>, PlanVerdict), String> {
         let plan = self.plan()?;
-        let way = plan.strategies.iter().find(|way| way.requested).ok_or("no way is the one that is asked for")?;
+        let way = plan.strategies.iter().find(|way| way.requested).ok_or("no strategy is the requested one")?;
         let fits = way.verdict == PlanVerdict::Fits;
         let as_it_is = self.with_quota(&[])?;
         let mut wrong = Vec::new();
         if self.exact || fits {
-            wrong.extend(judged("as it is", &as_it_is, fits));
+            wrong.extend(judged("with the current quota", &as_it_is, fits));
         }
-        let least = way.min_quota.as_ref().ok_or_else(|| format!("no quota is told that would be enough:\n{plan}"))?;
+        let least = way.min_quota.as_ref().ok_or_else(|| format!("the plan has no minimum quota:\n{plan}"))?;
         let with_least = self.with_quota(least)?;
-        wrong.extend(judged("with the least quota", &with_least, true));
+        wrong.extend(judged("with the minimum quota", &with_least, true));
         let came = if fits { &as_it_is } else { &with_least };
         wrong.extend(above_peak(way, came));
         wrong.extend(below_peak(way, came).filter(|_| self.exact));
@@ -180,12 +181,12 @@ impl Upgrade {
     }
 }
 
-/// What didn't go as it should have.
+/// Returns a deviation unless the upgrade completed as expected.
 fn judged(what: &str, came: &Came, through: bool) -> Option<String> {
-    (came.through != through).then(|| format!("{what}: {}", if through { "it waits" } else { "it goes through" }))
+    (came.through != through).then(|| format!("{what}: {}", if through { "the upgrade is pending" } else { "the upgrade completes" }))
 }
 
-/// What was used, or asked for by pods, beyond the peak that was told.
+/// Returns usage and pod requests above the planned peak.
 fn above_peak(way: &StrategyOutcome, came: &Came) -> Vec<String> {
     let told = |resource: &str, flavor: Option<&str>| {
         let told = way.peak.iter().filter(|told| told.resource == *resource);
@@ -193,13 +194,13 @@ fn above_peak(way: &StrategyOutcome, came: &Came) -> Vec<String> {
         told.fold(Amount::ZERO, |sum, told| sum.plus(amount(resource, &told.amount)))
     };
     let used = came.peak.iter().filter(|((flavor, resource), used)| told(resource, Some(flavor)) < **used);
-    let used = used.map(|(place, used)| format!("{used:?} of {place:?} is more than the peak"));
+    let used = used.map(|(place, used)| format!("{used:?} of {place:?} exceeds the peak"));
     let asked = came.asked.iter().filter(|(resource, asked)| told(resource, None) < **asked);
-    used.chain(asked.map(|(resource, asked)| format!("pods ask for {asked:?} of {resource}, more than the peak")))
+    used.chain(asked.map(|(resource, asked)| format!("pods request {asked:?} of {resource}, which exceeds the peak")))
         .collect()
 }
 
-/// What was told to be used at most, and never was.
+/// Returns planned peaks that were not reached.
 fn below_peak(way: &StrategyOutcome, came: &Came) -> impl Iterator<Item = String> {
     let reached = |flavor: &str, resource: &str| {
         came.peak.get(&(flavor.to_owned(), resource.to_owned())).copied().unwrap_or_default()
@@ -207,7 +208,7 @@ fn below_peak(way: &StrategyOutcome, came: &Came) -> impl Iterator<Item = String
     let told = way.peak.iter().map(move |told| (told, reached(&told.flavor, &told.resource)));
     let below = told.filter(|(told, reached)| *reached < amount(&told.resource, &told.amount));
     below.map(|(told, reached)| {
-        format!("only {reached:?} of {} in {} is used, {} is the peak", told.resource, told.flavor, told.amount)
+        format!("only {reached:?} of {} in {} used, the planned peak is {}", told.resource, told.flavor, told.amount)
     })
 }
 
@@ -218,7 +219,7 @@ fn raise<K: Ord>(peak: &mut BTreeMap<K, Amount>, now: BTreeMap<K, Amount>) {
     }
 }
 
-/// What pods ask for that are not over, and don't wait for quota behind a scheduling gate.
+/// Returns the requests of pods that are neither terminated nor gated, by resource.
 fn asked<'a>(pods: impl Iterator<Item = &'a Value>) -> BTreeMap<String, Amount> {
     let mut asked: BTreeMap<_, Amount> = BTreeMap::new();
     let is_over = |pod: &&Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -250,7 +251,7 @@ async fn set_quota(world: &Shared, change: &QuotaChange) -> Result<(), kube::Err
     queues.patch(&change.cluster_queue, &PatchParams::default(), &patch).await.map(drop)
 }
 
-/// What the newest of these Workloads uses that holds quota: it has taken the place of those before it.
+/// Returns the usage of the newest admitted Workload, which has replaced the earlier ones.
 fn used<'a>(workloads: impl Iterator<Item = &'a Value>) -> BTreeMap<(String, String), Amount> {
     let holds = |workload: &&Value| !workload["status"]["admission"].is_null() && !is_finished(workload);
     let newest = workloads.filter(holds).max_by_key(|workload| sequence(workload));
@@ -283,7 +284,7 @@ fn an_upgrade_goes_as_the_plan_says() {
 }
 
 #[test]
-fn an_upgrade_in_steps_goes_as_the_plan_says() {
+fn an_incremental_upgrade_goes_as_planned() {
     judge(number("PLANS_FIRST").unwrap_or(0), number("PLANS").unwrap_or(PLANS_IN_STEPS), Upgrade::in_steps);
 }
 
@@ -291,7 +292,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().expect(name))
 }
 
-/// Plans so many upgrades, from this seed on, and holds what comes of them against the plans.
+/// Plans `count` upgrades, from seed `first` on, and compares their results with the plans.
 fn judge(first: u64, count: u64, upgrade: impl Fn(u64) -> Upgrade + Sync) {
     let judged = Mutex::new(Vec::new());
 
@@ -305,8 +306,8 @@ fn judge(first: u64, count: u64, upgrade: impl Fn(u64) -> Upgrade + Sync) {
     let of = |wanted: PlanVerdict| {
         judged.iter().filter(|(_, judged)| matches!(judged, Ok((_, found)) if *found == wanted)).count()
     };
-    let [fit, wait, never] = [PlanVerdict::Fits, PlanVerdict::Pending, PlanVerdict::Never].map(of);
-    println!("{} plans: {fit} fit, {wait} wait, {never} never fit", judged.len());
+    let [fits, pending, never] = [PlanVerdict::Fits, PlanVerdict::Pending, PlanVerdict::Never].map(of);
+    println!("{} plans: {fits} fit, {pending} pending, {never} never fit", judged.len());
     let told = judged.iter().filter_map(|(seed, judged)| match judged {
         Ok((wrong, _)) if wrong.is_empty() => None,
         Ok((wrong, _)) => Some(format!("seed {seed}: {}", wrong.join("\n"))),

@@ -1,4 +1,4 @@
-//! A process that runs `sluice manager`: it is started, killed at the worst moment, and started again.
+//! Runs `sluice manager` as a process that is killed and restarted.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,27 +17,27 @@ use crate::trace::Trace;
 use crate::transport::Wire;
 use crate::world::Shared;
 
-/// What runs the manager, again and again.
+/// Restarts the manager whenever it ends.
 #[derive(Clone)]
 pub struct Machine {
-    /// The world that it acts in.
+    /// The simulated environment.
     pub world: Shared,
-    /// What goes wrong on its wire.
+    /// Faults of its requests.
     pub faults: Arc<Mutex<Faults>>,
-    /// What is said over its wire.
+    /// Log of its wire.
     pub trace: Arc<Mutex<Trace>>,
-    /// How long things take.
+    /// Random source of latencies.
     pub chance: Chance,
-    /// Whoever pulls this kills the process that runs.
+    /// Kills the running process.
     pub plug: Plug,
 }
 
-/// Kills the process that runs.
+/// Switch that kills the running process.
 #[derive(Clone, Default)]
 pub struct Plug(Arc<Mutex<CancellationToken>>);
 
 impl Plug {
-    /// Kills it.
+    /// Kills the running process.
     pub fn pull(&self) {
         self.0.lock().expect("one thread").cancel();
     }
@@ -50,7 +50,7 @@ impl Plug {
 }
 
 impl Machine {
-    /// Runs one process after the other, for ever. A process that ends by itself is started again too.
+    /// Runs one process after another and never returns. A process that ends by itself is restarted too.
     pub async fn run(self) {
         let settings = settings();
         for start in 0.. {
@@ -99,7 +99,7 @@ impl Machine {
     }
 }
 
-/// The settings of a `sluice manager` outside the cluster that it manages.
+/// Configuration of a manager outside the cluster.
 fn settings() -> ManagerConfig {
     let options = ManagerOptions { use_kubernetes_proxy: Some(true), ..ManagerOptions::default() };
     options.resolve().expect("the defaults are valid").manager

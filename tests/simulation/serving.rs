@@ -1,7 +1,7 @@
-//! I6: from the first ready replica until the service is deleted, an upgrade fails no request.
+//! I6: from the first ready replica until the deletion of the service, an upgrade fails no request.
 //!
-//! Requests are answered by the pods that the serve Service selects. What nodes do to pods is nobody's fault here; what Sluice
-//! does is: sending requests to a cluster that has nobody to answer them, and taking away the cluster that answers.
+//! The pods that the serve Service selects answer the requests. Failures of nodes and pods do not count. Two actions of
+//! Sluice do: routing requests to a cluster without ready replicas, and removing the cluster that serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,28 +22,28 @@ use sluice_testkit::invariants::{
     Breach, Invariant, QUEUE_NAME, holds_quota, is_finished, is_open, key, owner_uid, slices_of,
 };
 
-/// Who answers requests.
+/// Checks invariant I6.
 pub struct Serving {
-    /// For so long a decision may rest on what has changed meanwhile.
+    /// Maximum age of the state that a decision may be based on.
     patience: Duration,
-    /// The pods that answer, by the cluster that they belong to.
+    /// Ready serve pods, by cluster.
     ready: BTreeMap<String, BTreeSet<String>>,
-    /// When a cluster lost the last of them.
+    /// Time at which a cluster lost its last ready serve pod.
     left: BTreeMap<String, Timestamp>,
-    /// The cluster that each serve Service sends requests to, by the Service's key.
+    /// Cluster that each serve Service selects, by key of the Service.
     routed: BTreeMap<String, String>,
-    /// How many workers of a cluster answer, and when it lost one last.
+    /// Number of ready workers of a cluster, and the time at which it last lost one.
     workers: BTreeMap<String, (usize, Option<Timestamp>)>,
-    /// The share of the requests, in percent, that each cluster gets by a route.
+    /// Traffic weight of each cluster in an HTTPRoute, in percent.
     shares: BTreeMap<String, i32>,
-    /// The clusters that each route led to last, by the route's key.
+    /// Clusters that each HTTPRoute last routed to, by key of the route.
     led: BTreeMap<String, BTreeSet<String>>,
-    /// Clusters that were closed to make place for others, and not opened again since.
+    /// Clusters that were suspended in favor of another cluster and not resumed since.
     made_place: BTreeSet<String>,
 }
 
 impl Serving {
-    /// Nobody answers yet. A decision may rest for so long on what has changed meanwhile.
+    /// Returns a checker that has seen no pod. `patience` is the maximum age of the state behind a decision.
     pub fn new(patience: Duration) -> Self {
         Self {
             patience,
@@ -57,7 +57,7 @@ impl Serving {
         }
     }
 
-    /// Takes in a change that `state` has in it.
+    /// Checks a change that `state` already contains.
     pub fn see(&mut self, state: &State, change: &Change) -> Vec<Breach> {
         match &change.object {
             Object::Pod(pod) => {
@@ -97,12 +97,12 @@ impl Serving {
         self.ready.get(cluster).is_some_and(|pods| !pods.is_empty())
     }
 
-    /// Whether it has answered so lately that who sends requests to it may not know better.
+    /// True if a cluster lost its last ready pod so recently that the decision to route to it may predate that.
     fn answered(&self, cluster: &str, now: Timestamp) -> bool {
         self.left.get(cluster).is_some_and(|left| left.duration_until(now).unsigned_abs() <= self.patience)
     }
 
-    /// Requests are never sent away from who answers to who doesn't.
+    /// Checks that a serve Service does not move from a cluster that serves to one that does not.
     fn service(&mut self, state: &State, service: &Service, change: &Change) -> Vec<Breach> {
         let key = key(service);
         let cluster = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
@@ -118,11 +118,11 @@ impl Serving {
         if !stays || !self.answers(&was) || self.answers(&cluster) || self.answered(&cluster, change.heard) {
             return Vec::new();
         }
-        let what = format!("Service {key} sends requests to {cluster}, where nobody answers, and no longer to {was}");
+        let what = format!("Service {key} was moved from {was} to {cluster}, which has no ready replica");
         vec![Breach::of(Invariant::Serving, what)]
     }
 
-    /// No cluster gets more of the requests than its workers can answer, each of which has one replica of so many.
+    /// Checks that no cluster gets more traffic than its workers can serve, at one replica per worker.
     fn route(&mut self, state: &State, route: &HTTPRoute, change: &Change) -> Vec<Breach> {
         let namespace = route.namespace().unwrap_or_default();
         self.forget_left(state, route, change.gone);
@@ -134,19 +134,19 @@ impl Serving {
             let was = self.shares.insert(cluster.clone(), share).unwrap_or(0);
             let needed = needed(state, &cluster, share);
             let (workers, lost) = self.workers.get(&cluster).copied().unwrap_or_default();
-            let lately = lost.is_some_and(|lost| lost.duration_until(change.heard).unsigned_abs() <= self.patience);
-            // All of it goes to whoever is left when the other one answers nobody.
-            if share > was && workers < needed && !lately && share < 100 {
+            let lost_recently = lost.is_some_and(|lost| lost.duration_until(change.heard).unsigned_abs() <= self.patience);
+            // A cluster gets all traffic, whatever its capacity, when the other one cannot serve.
+            if share > was && workers < needed && !lost_recently && share < 100 {
                 let what =
-                    format!("{cluster} gets {share} % of the requests, and {workers} of {needed} workers for it");
+                    format!("{cluster} gets {share}% of the traffic with {workers} of {needed} workers ready");
                 found.push(Breach::of(Invariant::Serving, what));
             }
         }
         found
     }
 
-    /// Forgets the shares of clusters that a route leads to no more. One that its owner has written anew, so that it leads to none of
-    /// them, gets them back.
+    /// Forgets the weights of clusters that a route no longer routes to. A route that its owner rewrote, so that it routes
+    /// to none of the clusters, keeps them: Sluice will restore the backends.
     fn forget_left(&mut self, state: &State, route: &HTTPRoute, gone: bool) {
         let namespace = route.namespace().unwrap_or_default();
         let clusters = backend_refs(route).filter_map(|backend| backend.name.strip_suffix("-serve-svc"));
@@ -161,16 +161,16 @@ impl Serving {
         }
     }
 
-    /// The cluster that answers is not taken away while its service is to serve and holds its quota. One that was closed for another,
-    /// and is wanted back, is not taken away anew by what is said of it until it is open again.
+    /// Checks that the cluster that serves is not removed while its service must serve and holds quota. A cluster that was
+    /// suspended in favor of another does not count again until it is resumed.
     fn cluster(&mut self, state: &State, cluster: &RayCluster, gone: bool) -> Vec<Breach> {
         let cluster_key = key(cluster);
-        let going = gone || cluster.metadata.deletion_timestamp.is_some();
-        let taken = going || !is_open(cluster);
+        let terminating = gone || cluster.metadata.deletion_timestamp.is_some();
+        let removed = terminating || !is_open(cluster);
         if is_open(cluster) || gone {
             self.made_place.remove(&cluster_key);
         }
-        if !taken || !self.answers(&cluster_key) {
+        if !removed || !self.answers(&cluster_key) {
             return Vec::new();
         }
         let owner = owner_uid(cluster).unwrap_or_default();
@@ -180,19 +180,19 @@ impl Serving {
             self.made_place.insert(cluster_key);
             return Vec::new();
         }
-        if self.made_place.contains(&cluster_key) && !going {
+        if self.made_place.contains(&cluster_key) && !terminating {
             return Vec::new();
         }
         let has_share = self.shares.get(&cluster_key).is_some_and(|share| *share > 0);
         if serving_cluster(state, service).as_ref() != Some(&cluster.name_any()) && !has_share {
             return Vec::new();
         }
-        let what = format!("{cluster_key} answers requests of RayService {}, and is taken away", key(service));
+        let what = format!("{cluster_key} serves RayService {} and was removed", key(service));
         vec![Breach::of(Invariant::Serving, what)]
     }
 }
 
-/// How many replicas a cluster needs for this share of the requests, in percent: no more than it has at its capacity.
+/// Returns the number of replicas that a cluster needs for `share` percent of the traffic, at most those of its capacity.
 fn needed(state: &State, cluster: &str, share: i32) -> usize {
     let Some(cluster) = state.ray_clusters.get(cluster) else { return 0 };
     let owner = owner_uid(cluster).unwrap_or_default();
@@ -210,30 +210,30 @@ fn needed(state: &State, cluster: &str, share: i32) -> usize {
     (of(share).ceil() as usize).min((of(capacity).round() as usize).max(1))
 }
 
-/// Whether a Service is that of a RayService, and not of one of its clusters.
+/// True if a Service is the serve Service of a RayService, not that of one of its clusters.
 pub fn is_serve_service(service: &Service) -> bool {
     let of_service = service.owner_references().iter().any(|owner| owner.kind == "RayService");
     service.name_any().ends_with("-serve-svc") && of_service
 }
 
-/// Whether a cluster stops for one that has quota already, as the owner of the service has chosen.
+/// True if a cluster is replaced by one that holds quota, by the Recreate strategy of the service.
 fn makes_place(state: &State, job: &str, cluster: &RayCluster) -> bool {
     let uid = cluster.uid().unwrap_or_default();
     let mut records = slices_of(state, job).filter(|slice| holds_quota(slice)).filter_map(SliceRecord::from_workload);
     records.any(|record| record.displaces.iter().any(|displaced| displaced.uid == uid))
 }
 
-/// Whether nothing has been asked of the service, or taken from it, that ends its serving.
+/// True unless the service is suspended, deleted or evicted.
 fn is_to_serve(state: &State, service: &RayService) -> bool {
     let job = service.uid().unwrap_or_default();
     let evicted = slices_of(state, &job).any(|slice| {
         let conditions = slice.status.clone().unwrap_or_default().conditions;
         is_true(&conditions, "Evicted") || slice.metadata.deletion_timestamp.is_some()
     });
-    // One that was put into a queue while it ran (which the policies refuse, where they are) stops until there is quota.
+    // A running service that is moved into a queue (admission policies deny that) stops until quota is reserved.
     let queued = service.labels().contains_key(QUEUE_NAME);
     let joined = queued && slices_of(state, &job).all(|slice| !holds_quota(slice) && !is_finished(slice));
-    // A suspension that has begun goes to its end, whatever is asked for meanwhile.
+    // A suspension that has started completes, even if `spec.suspend` is reset.
     let conditions = service.status.clone().unwrap_or_default().conditions;
     let suspended = service.spec.suspend == Some(true) || is_true(&conditions, SUSPENDING);
     service.metadata.deletion_timestamp.is_none() && !suspended && !evicted && !joined

@@ -1,4 +1,4 @@
-//! What many services cost that nothing happens to, what some that are ill cost the others, and what an upgrade costs those who ask.
+//! Costs of idle services in writes, of unhealthy services in latency of others, and of upgrades in failed requests.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::transport::reliable;
 use crate::world::Shared;
 
 const SERVICES: usize = 500;
-/// For how long they are looked at, once they serve.
+/// Observation time once all services are ready.
 const LOOKED_AT: Duration = Duration::from_secs(300);
-/// How long one waits for what is to come. The limit is for what never comes.
+/// Timeout of waits.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 fn scene() -> Scene {
@@ -34,7 +34,7 @@ fn service(name: &str) -> Act {
     })
 }
 
-/// Which services serve.
+/// Returns the names of the ready services.
 fn serving(world: &Shared) -> Vec<String> {
     world.with(|world| {
         let is_ready = |service: &&Value| {
@@ -46,7 +46,7 @@ fn serving(world: &Shared) -> Vec<String> {
     })
 }
 
-/// Waits until so many services serve.
+/// Waits until `count` services are ready.
 async fn served(world: &Shared, count: usize) {
     let begun = world.time.elapsed();
     while serving(world).len() < count {

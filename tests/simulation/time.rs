@@ -1,4 +1,4 @@
-//! Virtual time: tokio's paused clock, and the time of day that goes with it.
+//! Virtual time: the paused clock of tokio, mapped to timestamps.
 
 use std::time::Duration;
 
@@ -6,43 +6,43 @@ use jiff::Timestamp;
 use sluice_clock::Clock;
 use tokio::time::Instant;
 
-/// When every world starts.
+/// Start time of every run.
 const BEGINNING: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
-/// How old a world is at a time of day.
+/// Returns the time since the start of a run.
 pub fn age(at: Timestamp) -> Duration {
     Duration::try_from(BEGINNING.duration_until(at)).unwrap_or(Duration::ZERO)
 }
 
-/// Tells the time of day in a world whose time passes only while everybody waits.
+/// Clock of a run. Time advances only while all tasks wait.
 #[derive(Debug, Clone, Copy)]
 pub struct Time {
     start: Instant,
 }
 
 impl Time {
-    /// Starts a world, in a runtime whose clock is paused.
+    /// Starts the clock, in a runtime whose clock is paused.
     pub fn start() -> Self {
         Self { start: Instant::now() }
     }
 
-    /// What time it is. Every world starts at the same moment.
+    /// Returns the current time. Every run starts at the same time.
     pub fn now(&self) -> Timestamp {
         BEGINNING + self.start.elapsed()
     }
 
-    /// How long the world has existed.
+    /// Returns the time since the start.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// The clock of a process in this world.
+    /// Returns the clock of a process.
     pub fn clock(&self) -> Clock {
         let time = *self;
         Clock::new(move || time.now())
     }
 
-    /// The instant that goes with a time of day.
+    /// Converts a timestamp to an instant of the paused clock.
     pub fn instant(&self, at: Timestamp) -> Instant {
         Instant::now() + Duration::try_from(self.now().duration_until(at)).unwrap_or(Duration::ZERO)
     }

@@ -1,4 +1,4 @@
-//! What was said over the wire, in order: what tells whether two runs were the same, and what a person reads of one that failed.
+//! Log of requests and responses: its hash compares runs, and its text explains a failed one.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use http::{Method, Request};
 
 use crate::faults::Fault;
 
-/// One request and its answer.
+/// One request and its response.
 pub struct Line {
     method: Method,
     target: String,
@@ -19,13 +19,13 @@ pub struct Line {
 }
 
 impl Line {
-    /// A request, and what goes wrong with it.
+    /// Returns the entry of a request and of the fault injected into it.
     pub fn of(request: &Request<Bytes>, fault: Option<Fault>) -> Self {
         let (method, target) = (request.method().clone(), request.uri().to_string());
         Self { method, target, sent: request.body().clone(), fault, code: 0, got: 0 }
     }
 
-    /// What kind of write this is, like `create pods`, if it is one that was carried out.
+    /// Returns verb and plural of a successful write, such as `create pods`. None for other requests.
     pub fn write(&self) -> Option<String> {
         let path = self.target.split('?').next().unwrap_or_default();
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -45,27 +45,27 @@ impl Line {
         Some(format!("{verb} {plural}"))
     }
 
-    /// What was answered.
+    /// Records the response.
     pub fn answered(&mut self, code: u16, body: &[u8]) {
         (self.code, self.got) = (code, hash(SEED, body));
     }
 }
 
-/// All that was said.
+/// Log of all requests and responses.
 #[derive(Default)]
 pub struct Trace {
     fingerprint: u64,
-    /// The lines as a person reads them, when somebody wants to.
+    /// Readable text. None unless requested.
     text: Option<String>,
 }
 
 impl Trace {
-    /// One that also keeps what a person can read.
+    /// Returns a log that also keeps readable text.
     pub fn readable() -> Self {
         Self { fingerprint: SEED, text: Some(String::new()) }
     }
 
-    /// Adds a line.
+    /// Appends an entry.
     pub fn put(&mut self, at: Duration, line: Line) {
         let mut fingerprint = hash(self.fingerprint, &at.as_millis().to_le_bytes());
         for part in [line.method.as_str().as_bytes(), line.target.as_bytes(), &line.sent, &line.got.to_le_bytes()] {
@@ -84,19 +84,19 @@ impl Trace {
         text.push('\n');
     }
 
-    /// Adds what a person should read at this place.
+    /// Appends a remark to the readable text.
     pub fn remark(&mut self, at: Duration, remark: &str) {
         if let Some(text) = &mut self.text {
             let _ = writeln!(text, "{:>9.3} ---- {remark}", at.as_secs_f64());
         }
     }
 
-    /// Tells runs apart: two that agree in it said the same things at the same times.
+    /// Returns the hash of all entries. Runs with equal hashes sent the same requests at the same times.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// What a person can read.
+    /// Returns the readable text. Empty unless requested.
     pub fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }
@@ -104,7 +104,7 @@ impl Trace {
 
 const SEED: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a, eight bytes at a time: fast, and the same everywhere.
+/// FNV-1a over eight bytes at a time: fast, and equal on all platforms.
 fn hash(start: u64, bytes: &[u8]) -> u64 {
     let mut chunks = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];

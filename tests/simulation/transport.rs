@@ -1,4 +1,4 @@
-//! The wire between a client and the API server: it takes its time, and some of what is sent over it is lost.
+//! The connection between a client and the API server, with latency and faults.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -24,12 +24,12 @@ use crate::faults::{Class, Fault, Faults};
 use crate::trace::{Line, Trace};
 use crate::world::{Outcome, Shared};
 
-/// How often a watch that asked for bookmarks gets one. (The API server sends one a minute.)
+/// Interval of bookmarks in watches that request them, as in the API server.
 const BOOKMARKS: Duration = Duration::from_secs(60);
 
 type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
 
-/// A client whose wire nothing goes wrong on.
+/// Returns a client without latency and faults.
 pub fn reliable(world: &Shared) -> kube::Client {
     let world = world.clone();
     let carry_out = move |request: Request<Body>| {
@@ -37,30 +37,30 @@ pub fn reliable(world: &Shared) -> kube::Client {
         async move {
             match world.carry_out(whole(request).await?) {
                 Outcome::Done(response) => Ok::<_, BoxError>(complete(response)),
-                Outcome::Watch(_) => Err("people don't watch".into()),
+                Outcome::Watch(_) => Err("users do not watch".into()),
             }
         }
     };
     kube::Client::new(tower::service_fn(carry_out), "default")
 }
 
-/// The wire of one process: slow at times, and as bad as the faults say.
+/// The connection of one process.
 #[derive(Clone)]
 pub struct Wire {
-    /// What it leads to.
+    /// The simulated environment.
     pub world: Shared,
-    /// What goes wrong.
+    /// Faults of the requests.
     pub faults: Arc<Mutex<Faults>>,
-    /// Where what was said over it is written down.
+    /// Log of requests and responses.
     pub trace: Arc<Mutex<Trace>>,
-    /// How long things take.
+    /// Random source of latencies.
     pub chance: Chance,
-    /// Ends the process at its end of the wire.
+    /// Kills the process.
     pub killed: CancellationToken,
 }
 
 impl Wire {
-    /// A client at this process's end of the wire.
+    /// Returns the client of the process.
     pub fn client(self) -> kube::Client {
         let send = move |request: Request<Body>| self.clone().send(request);
         kube::Client::new(tower::service_fn(send), "sluice-system")
@@ -68,11 +68,11 @@ impl Wire {
 
     async fn send(self, request: Request<Body>) -> Result<Answer, BoxError> {
         if self.killed.is_cancelled() {
-            return Err("the process is no more".into());
+            return Err("the process was killed".into());
         }
         let request = whole(request).await?;
         let (answer, answered) = oneshot::channel();
-        // A request that is under way arrives, unless it is held up for so long that who sent it is gone.
+        // A request in flight arrives even if the sender ends, unless it is delayed until after that.
         tokio::spawn(self.pass_on(request, answer));
         match answered.await {
             Ok(answer) => answer,
@@ -80,7 +80,7 @@ impl Wire {
         }
     }
 
-    /// The process dies here and now.
+    /// Kills the process.
     fn kill(&self) {
         self.world.with(|world| world.observer.crashed());
         self.killed.cancel();
@@ -93,7 +93,7 @@ impl Wire {
         let (there, back) = (draw.u64(1..12), draw.u64(0..8));
         pause(there).await;
         match fault {
-            // An API server doesn't begin what nobody waits for any more: who gave up, or died, has closed the connection
+            // An API server does not start a queued request whose client has closed the connection
             // (kubernetes 1.36 `staging/src/k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset/queueset.go`).
             Some(Fault::Slow(millis)) => tokio::select! {
                 biased;
@@ -126,7 +126,7 @@ impl Wire {
         self.tell_of(&line, fault);
         self.note(line);
         if matches!(&outcome, Outcome::Done(response) if response.extensions().get::<Silence>().is_some()) {
-            // Who asked hangs up at some time.
+            // The client closes the connection after its timeout.
             return answer.closed().await;
         }
         match fault {
@@ -153,7 +153,7 @@ impl Wire {
         }
     }
 
-    /// The answer to a watch: a body that goes on.
+    /// Returns the response of a watch: a streaming body.
     fn stream(&self, watch: Watch, number: u64, fault: Option<Fault>) -> Answer {
         let (lines, mut received) = mpsc::unbounded_channel();
         tokio::spawn(self.clone().pump(watch, number, fault, lines));
@@ -215,7 +215,7 @@ fn class(request: &Request<Bytes>) -> Class {
     }
 }
 
-/// Whether a request is about the Gateway API, which most histories have no use for.
+/// True for requests of the Gateway API, which most histories do not use.
 fn is_apart(request: &Request<Bytes>) -> bool {
     request.uri().path().contains(GATEWAY_GROUP)
 }
@@ -229,7 +229,7 @@ fn complete(response: Response<Bytes>) -> Answer {
     response.map(|body| UnsyncBoxBody::new(Full::new(body).map_err(|never| match never {})))
 }
 
-/// The API server's words for what has nothing to do with the request.
+/// Returns an error response of the API server, with its message.
 fn refusal(code: u16) -> Response<Bytes> {
     let (reason, message) = match code {
         409 => {

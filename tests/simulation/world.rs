@@ -1,4 +1,4 @@
-//! The world that Sluice acts in: an API server, a cluster, and somebody who watches what comes of it.
+//! The simulated environment of Sluice: API server, cluster and observer.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,34 +14,34 @@ use crate::cluster::Cluster;
 use crate::observer::Observer;
 use crate::time::Time;
 
-/// Everything behind the wire.
+/// The state behind the wire.
 pub struct World {
     /// The API server.
     pub api: Api,
-    /// Nodes, controllers and dashboards.
+    /// Nodes, controllers and Ray dashboards.
     pub cluster: Cluster,
-    /// Who watches.
+    /// Checker of the invariants.
     pub observer: Observer,
-    /// How many changes were handed on.
+    /// Number of changes delivered to the cluster and the observer.
     seen: usize,
     changed_at: Timestamp,
-    /// How many requests there were that ask for a change, whether or not they made one.
+    /// Number of write requests, including those that changed nothing.
     pub writes: u64,
-    /// Wakes those who wait in the order in which they came, which a watch channel doesn't.
+    /// Wakes waiters in the order of their arrival, which a watch channel does not guarantee.
     changed: Arc<Notify>,
-    /// The same for those who wait for a kind, by its index.
+    /// The same for waiters on one kind, by the index of the kind.
     changed_kinds: Vec<Arc<Notify>>,
 }
 
 impl World {
-    /// What has changed since then, but for Events.
+    /// Returns kind and name of the objects changed since a time, without Events.
     pub fn changed_since(&self, since: Timestamp) -> Vec<String> {
         let changes = self.api.changes_from(0).iter().rev().take_while(|change| change.at > since);
-        let said = changes.filter(|change| change.kind.kind != "Event").map(|change| {
+        let named = changes.filter(|change| change.kind.kind != "Event").map(|change| {
             let metadata = &change.object["metadata"];
             format!("{} {}", change.kind.kind, metadata["name"].as_str().unwrap_or_default())
         });
-        said.collect::<BTreeSet<_>>().into_iter().collect()
+        named.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn hand_on(&mut self, now: Timestamp) {
@@ -51,7 +51,7 @@ impl World {
             kinds.insert(change.kind.index);
             self.cluster.see(now, change);
             self.observer.see(now, change);
-            // Nobody waits for the Events that tell what happened.
+            // Events do not defer quiescence: nothing reacts to them.
             if change.kind.kind != "Event" {
                 self.changed_at = now;
             }
@@ -63,24 +63,24 @@ impl World {
     }
 }
 
-/// What a request comes to.
+/// Result of a request.
 pub enum Outcome {
-    /// An answer.
+    /// A complete response.
     Done(Response<Bytes>),
-    /// A watch that goes on.
+    /// An open watch.
     Watch(Watch),
 }
 
-/// A world that several tasks share. They take turns: there is one thread.
+/// A handle that the tasks share. There is a single thread, so the lock is never contended.
 #[derive(Clone)]
 pub struct Shared {
     world: Arc<Mutex<World>>,
-    /// What time it is there.
+    /// The virtual time.
     pub time: Time,
 }
 
 impl Shared {
-    /// A new world, in which time starts to pass.
+    /// Creates an environment from its parts.
     pub fn new(time: Time, api: Api, cluster: Cluster, observer: Observer) -> Self {
         let changed_at = time.now();
         let changed_kinds = kinds::all().iter().map(|_| Arc::default()).collect();
@@ -89,7 +89,7 @@ impl Shared {
         Self { world: Arc::new(Mutex::new(world)), time }
     }
 
-    /// Has a request carried out.
+    /// Executes a request.
     pub fn carry_out(&self, request: Request<Bytes>) -> Outcome {
         let (now, mut world) = (self.time.now(), self.lock());
         let is_write = request.method() != Method::GET;
@@ -108,7 +108,7 @@ impl Shared {
         outcome
     }
 
-    /// Looks at the world, or changes it from outside.
+    /// Reads or changes the state from outside, and delivers the changes.
     pub fn with<T>(&self, look: impl FnOnce(&mut World) -> T) -> T {
         let (now, mut world) = (self.time.now(), self.lock());
         let result = look(&mut world);
@@ -116,22 +116,22 @@ impl Shared {
         result
     }
 
-    /// Waits for the first change from now on.
+    /// Returns a future that completes on the next change.
     pub fn next_change(&self) -> OwnedNotified {
         self.lock().changed.clone().notified_owned()
     }
 
-    /// Waits for the first change of a kind from now on.
+    /// Returns a future that completes on the next change of a kind.
     pub fn next_change_of(&self, kind: &Kind) -> OwnedNotified {
         self.lock().changed_kinds[kind.index].clone().notified_owned()
     }
 
-    /// When anything changed last.
+    /// Returns the time of the last change that was not an Event.
     pub fn changed_at(&self) -> Timestamp {
         self.lock().changed_at
     }
 
-    /// Lets nodes, controllers and dashboards do what is due, for ever.
+    /// Runs nodes, controllers and Ray dashboards when they are due. Never returns.
     pub async fn live(self) {
         loop {
             let changed = self.next_change();

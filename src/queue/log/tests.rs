@@ -13,7 +13,7 @@ use crate::template_requests;
 
 const START: &str = r#"{"start":{"format":1,"settings":{"resources":{"excludePrefixes":[],"transformations":[],"undeclared":"Block"}}}}"#;
 const CYCLE: &str = r#"{"cycle":{"at":"1970-01-01T00:00:05Z","decisions":[]}}"#;
-const FLAVOR_GONE: &str = r#"{"event":{"at":"1970-01-01T00:00:03Z","told":{"resourceFlavorGone":"a100"}}}"#;
+const FLAVOR_DELETED: &str = r#"{"event":{"at":"1970-01-01T00:00:03Z","told":{"resourceFlavorGone":"a100"}}}"#;
 
 fn workload() -> Workload {
     let container = json!({
@@ -56,12 +56,12 @@ fn workload() -> Workload {
 fn redacted_workload_keeps_scheduling_fields_without_secrets() {
     let workload = workload();
 
-    let trimmed = redact::workload(&workload).into_owned();
+    let redacted = redact::workload(&workload).into_owned();
 
-    let text = serde_json::to_string(&trimmed).expect("JSON");
+    let text = serde_json::to_string(&redacted).expect("JSON");
     assert!(!text.contains("s3cret") && !text.contains("managedFields"), "{text}");
-    assert_eq!(trimmed.metadata.annotations, Some([("kept".to_owned(), "yes".to_owned())].into()));
-    let (before, after) = (&workload.spec.pod_sets[0].template, &trimmed.spec.pod_sets[0].template);
+    assert_eq!(redacted.metadata.annotations, Some([("kept".to_owned(), "yes".to_owned())].into()));
+    let (before, after) = (&workload.spec.pod_sets[0].template, &redacted.spec.pod_sets[0].template);
     assert_eq!(template_requests(before).expect("valid"), template_requests(after).expect("valid"));
     assert_eq!(
         NodeRequirements::from_template(before).expect("valid"),
@@ -77,12 +77,12 @@ fn invalid_template_gives_the_same_error_after_redaction(#[case] template: Value
     let mut workload = workload();
     workload.spec.pod_sets[0].template.0 = template.into();
 
-    let trimmed = redact::workload(&workload);
+    let redacted = redact::workload(&workload);
 
-    let problem =
+    let error =
         |workload: &Workload| template_requests(&workload.spec.pod_sets[0].template).map_err(|e| e.to_string());
-    assert!(problem(&workload).is_err());
-    assert_eq!(problem(&workload), problem(&trimmed));
+    assert!(error(&workload).is_err());
+    assert_eq!(error(&workload), error(&redacted));
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn redaction_of_other_objects_removes_only_managed_fields() {
         ..ObjectMeta::default()
     };
 
-    let trimmed = redact::object(&namespace);
+    let redacted = redact::object(&namespace);
 
-    assert_eq!(trimmed.metadata, ObjectMeta { name: Some("team".into()), labels, ..ObjectMeta::default() });
+    assert_eq!(redacted.metadata, ObjectMeta { name: Some("team".into()), labels, ..ObjectMeta::default() });
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn settings_round_trip_through_the_log() {
 
 #[test]
 fn replay_counts_sections_inputs_and_cycles() {
-    let replayed = replay([START, FLAVOR_GONE, CYCLE, CYCLE, START, CYCLE]).expect("a good log");
+    let replayed = replay([START, FLAVOR_DELETED, CYCLE, CYCLE, START, CYCLE]).expect("a valid log");
     assert_eq!(replayed, ReplaySummary { sections: 2, inputs: 1, cycles: 3, ..ReplaySummary::default() });
 }
 
@@ -144,18 +144,18 @@ fn replay_counts_sections_inputs_and_cycles() {
 #[case::before_the_next_process(&[START, r#"{"ev"#, START, CYCLE], 1)]
 #[case::twice(&[START, r#"{"ev"#, START, r#"{"#], 2)]
 fn truncated_last_line_of_a_section_is_skipped(#[case] lines: &[&str], #[case] cut_off: usize) {
-    let replayed = replay(lines).expect("a good log");
+    let replayed = replay(lines).expect("a valid log");
     assert_eq!((replayed.truncated_lines, replayed.differences), (cut_off, 0));
 }
 
 #[rstest]
 #[case::empty(&[], "the log is empty")]
 #[case::not_json(&[START, "E1121 panic"], "line 2, column 1: expected value")]
-#[case::not_text(&[START, "\u{0}"], "line 2, column 1: expected value")]
-#[case::cut_off_in_the_middle(&[START, r#"{"ev"#, CYCLE], "line 2, column 4: EOF while parsing a string")]
-#[case::cut_off_from_the_start(&[r#"{"start":"#], "line 1, column 9: EOF while parsing a value")]
+#[case::control_character(&[START, "\u{0}"], "line 2, column 1: expected value")]
+#[case::truncated_in_the_middle(&[START, r#"{"ev"#, CYCLE], "line 2, column 4: EOF while parsing a string")]
+#[case::truncated_at_the_start(&[r#"{"start":"#], "line 1, column 9: EOF while parsing a value")]
 #[case::blank(&[START, "", CYCLE], "line 2, column 0: EOF while parsing a value")]
-#[case::no_settings(&[FLAVOR_GONE], "line 1: input or cycle before the start line with the settings")]
+#[case::no_settings(&[FLAVOR_DELETED], "line 1: input or cycle before the start line with the settings")]
 #[case::unknown_line_kind(
     &[START, r#"{"note":{}}"#],
     "line 2, column 7: unknown variant `note`, expected one of `start`, `event`, `cycle`"
@@ -181,7 +181,7 @@ fn truncated_last_line_of_a_section_is_skipped(#[case] lines: &[&str], #[case] c
     "line 2, column 26: "
 )]
 fn invalid_log_is_rejected_with_line_and_reason(#[case] lines: &[&str], #[case] expected: &str) {
-    let error = replay(lines).expect_err("it is bad").to_string();
+    let error = replay(lines).expect_err("an invalid log").to_string();
     assert!(error.starts_with(expected), "{error}");
 }
 
@@ -189,7 +189,7 @@ fn invalid_log_is_rejected_with_line_and_reason(#[case] lines: &[&str], #[case] 
 fn difference_is_reported_with_both_decisions() {
     let cycle = r#"{"cycle":{"at":"1970-01-01T00:00:05Z","decisions":[{"setInactive":{"workload":"team/w"}}]}}"#;
 
-    let replayed = replay([START, cycle, CYCLE]).expect("a good log");
+    let replayed = replay([START, cycle, CYCLE]).expect("a valid log");
 
     assert_eq!((replayed.decisions, replayed.differences), (1, 1));
     let expected = "line 2: the cycle at 1970-01-01T00:00:05Z differs in decision 1\n  \

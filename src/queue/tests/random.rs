@@ -1,4 +1,4 @@
-//! Random small clusters, and what may happen to them.
+//! Generators of random small clusters and their histories.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ type Quotas = Vec<(u8, Option<u8>, Option<u8>)>;
 #[derive(Debug, Clone)]
 pub(super) struct CohortPlan {
     parent: Option<u8>,
-    /// Quota of its own; without, and without a parent, it is only a name.
+    /// `None` for a Cohort without quota; without a parent and a weight too, it has no object.
     quotas: Option<Quotas>,
     weight: Option<&'static str>,
 }
@@ -40,12 +40,12 @@ pub(super) struct QueuePlan {
 pub(super) struct Plan {
     flavors: u8,
     resources: u8,
-    /// Each resource has flavors of its own.
+    /// Each resource has its own resource group and flavors.
     split: bool,
     fair_sharing: Option<Vec<PreemptionStrategy>>,
     cohorts: Vec<CohortPlan>,
     queues: Vec<QueuePlan>,
-    /// How many workloads were made.
+    /// Number of workloads created so far.
     made: u32,
 }
 
@@ -54,13 +54,13 @@ pub(super) struct SetPlan {
     count: u8,
     spare: u8,
     per_pod: (u8, u8),
-    /// The only flavor whose nodes will do.
+    /// Required node pool, which is that of one flavor; `None` if any flavor matches.
     pool: Option<u8>,
-    /// Pods that are the surge, and replicas above the fewest.
+    /// Pods of the surge, and pods of replicas above the minimum.
     parts: (u8, u8),
 }
 
-/// Something that happens. Numbers stand for queues and workloads, modulo how many there are.
+/// Change of a cluster. Numbers select queues and workloads, modulo their count.
 #[derive(Debug, Clone)]
 pub(super) enum Act {
     Submit {
@@ -68,13 +68,13 @@ pub(super) enum Act {
         priority: i8,
         sets: Vec<SetPlan>,
     },
-    /// A slice in place of another, which grows by so many pods at a time, or at once if that is none.
+    /// Creates a replacement slice that grows by `hosts` pods at a time, or in one step if that is 0.
     Succeed {
         predecessor: u8,
         count: u8,
         hosts: u8,
     },
-    /// One that lost a part gives it back.
+    /// Releases the preempted part of a workload.
     GiveBack(u8),
     Finish(u8),
     Delete(u8),
@@ -184,7 +184,7 @@ fn acts() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Acts that are decided upon together, one group after the other.
+/// Generates histories: each group of changes is followed by one cycle.
 pub(super) fn histories() -> impl Strategy<Value = Vec<Vec<Act>>> {
     prop::collection::vec(prop::collection::vec(acts(), 1..4), 1..12)
 }
@@ -256,9 +256,9 @@ impl Plan {
 
     fn put_queue(&self, cluster: &mut Cluster, index: usize) {
         let plan = &self.queues[index];
-        let next = |next: bool| if next { "TryNextFlavor" } else { "MayStopSearch" };
+        let fungibility_policy = |next: bool| if next { "TryNextFlavor" } else { "MayStopSearch" };
         let (borrow, preempt, over_borrowing) = plan.fungibility;
-        let mut fungibility = json!({"whenCanBorrow": next(borrow), "whenCanPreempt": next(preempt)});
+        let mut fungibility = json!({"whenCanBorrow": fungibility_policy(borrow), "whenCanPreempt": fungibility_policy(preempt)});
         if borrow && preempt && over_borrowing {
             fungibility["preference"] = json!("PreemptionOverBorrowing");
         }
@@ -280,13 +280,13 @@ impl Plan {
         cluster.put_cluster_queue(&format!("q{index}"), spec);
     }
 
-    /// The same with one flavor, so that what a workload would use is plain.
+    /// Reduces the plan to one flavor, so that the usage of a workload is unambiguous.
     pub(super) fn with_one_flavor(mut self) -> Self {
         self.flavors = 1;
         self
     }
 
-    /// The same with one flavor, and nothing kept back for the first of a strict ClusterQueue.
+    /// Reduces the plan to one flavor and to BestEffortFIFO, whose heads reserve no quota.
     pub(super) fn plain(mut self) -> Self {
         self.queues.iter_mut().for_each(|queue| queue.strict = false);
         self.with_one_flavor()
@@ -299,7 +299,7 @@ impl Plan {
         self.put_queue(cluster, index);
     }
 
-    /// Gives the ClusterQueue behind a LocalQueue what is short, in the only flavor that there is.
+    /// Raises the quota of a LocalQueue's ClusterQueue by the shortfall, in the only flavor.
     pub(super) fn give(&mut self, cluster: &mut Cluster, local_queue: &str, short: &Shortfall) {
         let index: u8 = local_queue.trim_start_matches("lq").parse().expect("a number");
         let resource = RESOURCES.iter().position(|name| *name == short.resource).expect("a resource");
@@ -307,7 +307,7 @@ impl Plan {
         self.raise(cluster, index, resource * 3, more);
     }
 
-    /// Lets something happen.
+    /// Applies a change to the cluster.
     pub(super) fn apply(&mut self, cluster: &mut Cluster, act: &Act) {
         match act {
             Act::Submit { queue, priority, sets } => self.submit(cluster, *queue, *priority, sets),
@@ -382,7 +382,7 @@ impl Plan {
         format!("w{:03}", self.made)
     }
 
-    /// A slice that replaces another which nobody replaces yet.
+    /// Creates a slice that replaces one without a replacement.
     fn succeed(&mut self, cluster: &mut Cluster, predecessor: u8, count: u8, hosts: u8) {
         let claimed = |cluster: &Cluster, name: &str| {
             let claim = format!("{}/{name}", key(name).namespace);
@@ -411,19 +411,19 @@ impl Plan {
     }
 }
 
-/// What a slice says of itself.
+/// Returns the annotation with the slice record of a slice.
 fn record_of(slice: &Workload) -> Option<BTreeMap<String, String>> {
     let (name, record) = slice.metadata.annotations.as_ref()?.get_key_value(SLICE_ANNOTATION)?;
     Some(BTreeMap::from([(name.clone(), record.clone())]))
 }
 
-/// A scale-up by `more` pods in whole replicas of `hosts` pods, after what makes up none. Of replicas without hosts there are
-/// no steps: it comes whole or not at all.
+/// Returns the steps of a scale-up by `more` pods: first the remainder, then whole replicas of
+/// `hosts` pods. Without hosts there are no steps: the scale-up is all or nothing.
 fn steps(pod_set: &str, more: u32, hosts: u32) -> Vec<Value> {
     let Some(replicas) = more.checked_div(hosts) else { return Vec::new() };
     let steps = [(1, more - replicas * hosts), (replicas, hosts)].into_iter();
-    let some = steps.filter(|(times, count)| *times > 0 && *count > 0);
-    some.map(|(times, count)| {
+    let nonempty = steps.filter(|(times, count)| *times > 0 && *count > 0);
+    nonempty.map(|(times, count)| {
         json!({"times": times, "pods": [{"member": "", "group": "", "podSet": pod_set, "count": count}]})
     })
     .collect()
@@ -433,14 +433,15 @@ fn fair_sharing_spec(weight: Option<&str>) -> Value {
     weight.map_or(Value::Null, |weight| json!({"weight": weight}))
 }
 
-/// One of the workloads that are not over and of which this holds.
+/// Selects one of the unfinished workloads that match `holds`; `None` if there is none.
 fn pick(cluster: &Cluster, number: u8, holds: impl Fn(&Cluster, &str) -> bool) -> Option<ObjectKey> {
-    let alive = |key: &&ObjectKey| !cluster.is_true(&key.name, names::FINISHED) && holds(cluster, &key.name);
-    let keys: Vec<&ObjectKey> = cluster.workloads.keys().filter(alive).collect();
+    let matches = |key: &&ObjectKey| !cluster.is_true(&key.name, names::FINISHED) && holds(cluster, &key.name);
+    let keys: Vec<&ObjectKey> = cluster.workloads.keys().filter(matches).collect();
     (!keys.is_empty()).then(|| keys[usize::from(number) % keys.len()].clone())
 }
 
-/// Whether a workload holds quota, and the slice that it replaced, if any, is over.
+/// Reports whether a workload holds quota and the slice that it replaces, if any, is finished or
+/// deleted.
 fn settled(cluster: &Cluster, name: &str) -> bool {
     let annotations = cluster.workloads[&key(name)].metadata.annotations.as_ref();
     let claimed = annotations.and_then(|all| all.get(names::SLICE_REPLACEMENT_FOR_ANNOTATION));
@@ -450,13 +451,13 @@ fn settled(cluster: &Cluster, name: &str) -> bool {
     over && cluster.is_true(name, names::QUOTA_RESERVED)
 }
 
-/// Whether a workload has to give a part of its quota back, and not all of it.
+/// Reports whether a workload has to release part of its quota, but not all.
 pub(super) fn loses_part(cluster: &Cluster, name: &str) -> bool {
     let over = [names::FINISHED, names::EVICTED].iter().any(|condition| cluster.is_true(name, condition));
     !over && cluster.is_true(name, names::QUOTA_RESERVED) && cluster.is_true(name, PARTIALLY_PREEMPTED)
 }
 
-/// It asks for no more than it is to keep.
+/// Reduces the pod counts of a partially preempted workload to the pods that it keeps.
 pub(super) fn give_back(cluster: &mut Cluster, name: &str) {
     cluster.change(name, |workload| {
         let status = workload.status.clone().unwrap_or_default();
@@ -474,13 +475,13 @@ pub(super) fn give_back(cluster: &mut Cluster, name: &str) {
     });
 }
 
-/// Whether a workload is evicted and holds its quota still.
+/// Reports whether a workload is evicted and still holds its quota.
 pub(super) fn going(cluster: &Cluster, name: &str) -> bool {
     let done = cluster.is_true(name, names::FINISHED);
     !done && cluster.is_true(name, names::EVICTED) && cluster.is_true(name, names::QUOTA_RESERVED)
 }
 
-/// Carries all effects out.
+/// Applies all decisions.
 pub(super) fn carry_out(cluster: &mut Cluster, effects: &[Decision]) {
     effects.iter().for_each(|effect| cluster.carry_out(effect));
 }

@@ -1,11 +1,11 @@
-//! What the engine once got wrong: cases that the oracle and the simulator found, made small.
+//! Regressions: minimized cases of scheduler bugs that the oracle and the simulator found.
 
 use serde_json::json;
 
 use super::fixture::{Cluster, group, key, replacing};
 use crate::{Decision, PendingCause};
 
-/// One ClusterQueue in which priority preempts.
+/// Returns one ClusterQueue that preempts lower priorities.
 fn with_preemption(cpu: &str) -> Cluster {
     let mut cluster = Cluster::with_cpu(cpu);
     cluster.patch_cluster_queue(json!({"preemption": {"withinClusterQueue": "LowerPriority"}}));
@@ -19,8 +19,8 @@ fn submit(cluster: &mut Cluster, name: &str, priority: i32, cpu: &str) {
 }
 
 #[test]
-fn what_an_evicted_workload_is_given_again_is_not_on_its_way_back() {
-    // Given a workload that was preempted, gave its quota back and waits.
+fn readmitted_workload_does_not_count_as_releasing_quota() {
+    // Given a preempted workload that released its quota and is pending.
     let mut cluster = with_preemption("5");
     submit(&mut cluster, "low", 0, "5");
     cluster.run();
@@ -30,30 +30,30 @@ fn what_an_evicted_workload_is_given_again_is_not_on_its_way_back() {
     cluster.run();
     assert_eq!(cluster.holders(), ["high"]);
 
-    // When it gets quota again, in the cycle in which another lines up behind it.
+    // When it gets quota again in the cycle in which another is queued behind it.
     cluster.finish("high");
     submit(&mut cluster, "other", 0, "5");
     cluster.cycle();
 
-    // Then the other waits for quota, and not for an eviction that nobody decided.
+    // Then the other is pending for quota, not for an eviction that was never decided.
     assert!(matches!(cluster.why("other"), Some(PendingCause::Quota(_))), "{:?}", cluster.why("other"));
 }
 
 #[test]
-fn room_for_a_slice_is_room_for_what_it_adds() {
-    // Given a slice of 5, another workload of 3, and 2 left.
+fn reservation_for_replacement_slice_covers_only_the_difference() {
+    // Given a slice of 5 CPUs, another workload of 3, and 2 unused.
     let mut cluster = with_preemption("10");
     submit(&mut cluster, "a1", 1, "5");
     submit(&mut cluster, "low", 0, "3");
     cluster.run();
 
-    // When the slice is to grow to 9.
+    // When the slice grows to 9.
     let mut next = cluster.workload("a2", &[("main", 1, json!({"cpu": "9"}))]);
     next.spec.priority = Some(1);
     cluster.put(replacing(next, "a1"));
     submit(&mut cluster, "tiny", 0, "1");
 
-    // Then room is made for 4, and one more fits beside it.
+    // Then 4 are reserved for the difference, and 1 more is available.
     assert_eq!(cluster.run(), ["tiny"]);
     assert!(matches!(cluster.why("a2"), Some(PendingCause::PreemptionInProgress { .. })), "{:?}", cluster.why("a2"));
     cluster.release("low");
@@ -62,8 +62,8 @@ fn room_for_a_slice_is_room_for_what_it_adds() {
 }
 
 #[test]
-fn a_slice_follows_one_that_was_evicted_and_came_back() {
-    // Given a slice that was preempted, gave its quota back, and gets it again in this cycle.
+fn replacement_slice_does_not_wait_for_readmitted_predecessor() {
+    // Given a slice that was preempted, released its quota, and gets it again in this cycle.
     let mut cluster = with_preemption("5");
     submit(&mut cluster, "a1", 0, "5");
     cluster.run();
@@ -74,38 +74,39 @@ fn a_slice_follows_one_that_was_evicted_and_came_back() {
     cluster.finish("high");
     cluster.cycle();
 
-    // When its successor comes before that is observed.
+    // When its replacement is created before that is observed.
     let next = cluster.workload("a2", &[("main", 1, json!({"cpu": "4"}))]);
     cluster.put(replacing(next, "a1"));
 
-    // Then the successor does not wait for an eviction.
+    // Then the replacement does not wait for an eviction.
     assert_ne!(cluster.why("a2"), Some(PendingCause::PredecessorEvicted(key("a1"))));
 }
 
 #[test]
-fn a_slice_admitted_and_replaced_in_one_cycle_is_charged_nowhere() {
-    // Given a slice and its smaller successor, that come together.
+fn slice_admitted_and_replaced_in_one_cycle_has_no_usage() {
+    // Given a slice and its smaller replacement, created together.
     let mut cluster = Cluster::with_cpu("5");
     submit(&mut cluster, "a1", 0, "5");
     let next = cluster.workload("a2", &[("main", 1, json!({"cpu": "1"}))]);
     cluster.put(replacing(next, "a1"));
 
-    // When both get their turn in one cycle.
+    // When both are scheduled in one cycle.
     let effects = cluster.cycle();
 
-    // Then only the successor's admission is written, and what is left goes to others at once.
+    // Then only the replacement's admission is written, and the rest is available immediately.
     let admitted = effects.iter().filter(|effect| matches!(effect, Decision::Admit { .. }));
     assert_eq!(admitted.count(), 1);
-    let charges = cluster.engine.recomputed_usage("cq");
+    let usage = cluster.engine.recomputed_usage("cq");
     assert_eq!(
-        charges.iter().map(|(key, charge)| (key.name.as_str(), charge.values().sum())).collect::<Vec<_>>(),
+        usage.iter().map(|(key, used)| (key.name.as_str(), used.values().sum())).collect::<Vec<_>>(),
         [("a2", 1000)]
     );
 }
 
 #[test]
-fn who_comes_next_in_a_queue_is_as_early_as_what_it_borrows_allows() {
-    // Given a Cohort in which `a` and `spare` have 1 left each, and `b` and `c` nothing: all that wait would borrow, but `a2`.
+fn next_workload_of_a_queue_is_ordered_by_its_own_borrowing() {
+    // Given a Cohort in which `a` and `spare` have 1 unused each, `b` and `c` nothing: every pending
+    // workload except `a2` would borrow.
     let mut cluster = Cluster::default();
     cluster.put_flavor("default");
     for (name, cpu) in [("a", "1"), ("b", "2"), ("c", "2"), ("spare", "1")] {
@@ -131,16 +132,17 @@ fn who_comes_next_in_a_queue_is_as_early_as_what_it_borrows_allows() {
     submit(&mut cluster, "a1", "a", "2");
     submit(&mut cluster, "a2", "a", "1");
 
-    // When the first turn, of `b2`, takes what `a1` would have borrowed.
+    // When `b2`, scheduled first, takes the quota that `a1` would have borrowed.
     let admitted = cluster.run();
 
-    // Then the turn of `a2` comes before `c2` borrows what `a` is entitled to.
+    // Then `a2` is scheduled before `c2` borrows the nominal quota of `a`.
     assert_eq!(admitted, ["b2", "a2"]);
 }
 
 #[test]
-fn the_first_of_a_strict_queue_may_preempt_once_another_borrows() {
-    // Given a Cohort of 10 in which `other` uses just what it is entitled to, and the first of `strict` wants 9.
+fn strict_head_may_reclaim_in_the_cycle_in_which_another_queue_borrows() {
+    // Given a Cohort of 10 in which `other` uses exactly its nominal quota, and the head of `strict`
+    // requests 9.
     let mut cluster = Cluster::default();
     cluster.put_flavor("default");
     let spec = |cpu: &str, strategy: &str| {
@@ -174,15 +176,16 @@ fn the_first_of_a_strict_queue_may_preempt_once_another_borrows() {
     submit(&mut cluster, "more", "other", 0, "1");
     let effects = cluster.cycle();
 
-    // Then that is enough to make room by taking from it, in the same cycle.
+    // Then the head may reclaim from it in the same cycle.
     let evicted =
         effects.iter().any(|effect| matches!(effect, Decision::Evict { workload, .. } if *workload == key("old")));
     assert!(evicted, "{effects:?}");
 }
 
 #[test]
-fn a_slice_that_was_replaced_while_room_was_made_for_it_waits_no_more() {
-    // Given a slice for which room is being made, and its successor, which asks for nothing and is admitted at once.
+fn slice_replaced_while_waiting_for_evictions_is_no_longer_pending() {
+    // Given a slice that waits for evictions, and its replacement, which requests nothing and is
+    // admitted immediately.
     let mut cluster = with_preemption("6");
     submit(&mut cluster, "low", 0, "5");
     cluster.run();
@@ -192,16 +195,16 @@ fn a_slice_that_was_replaced_while_room_was_made_for_it_waits_no_more() {
     cluster.put(replacing(next, "a1"));
     assert_eq!(cluster.run(), ["a2"]);
 
-    // When the room is there.
+    // When the eviction is finished.
     cluster.release("low");
 
-    // Then it is not given to the slice that was replaced, over and over.
+    // Then the quota is not assigned to the replaced slice again and again.
     assert_eq!(cluster.run(), ["low"]);
     assert_eq!(cluster.holders(), ["a2", "low"]);
 }
 
 #[test]
-fn a_workload_that_changed_while_its_local_queue_was_gone_is_counted_once() {
+fn workload_changed_without_local_queue_is_counted_once() {
     let mut cluster = Cluster::with_cpu("4");
     cluster.delete_local_queue("lq");
     submit(&mut cluster, "big", 0, "5");

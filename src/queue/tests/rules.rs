@@ -1,4 +1,4 @@
-//! Who is admitted, to which flavor, in which order.
+//! Admission: which workloads, into which flavors, in which order.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::fixture::{Cluster, at, group, key};
 use crate::{Decision, DecisionTarget, Input, PendingCause, PendingReason};
 use sluice_api::kueue::names;
 
-/// The flavor of each resource of a pod set that was admitted.
+/// Returns resource and flavor of each assignment of an admitted pod set.
 fn flavors(cluster: &Cluster, workload: &str, pod_set: usize) -> Vec<(String, String)> {
     let admission = cluster.workloads[&key(workload)].status.clone().and_then(|status| status.admission);
     let assignments = admission.map(|admission| admission.pod_set_assignments).unwrap_or_default();
@@ -15,7 +15,7 @@ fn flavors(cluster: &Cluster, workload: &str, pod_set: usize) -> Vec<(String, St
 }
 
 #[test]
-fn what_fits_is_admitted_and_the_rest_waits() {
+fn workloads_that_fit_are_admitted_and_others_stay_pending() {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("a", "3");
     cluster.submit("b", "2");
@@ -29,7 +29,7 @@ fn what_fits_is_admitted_and_the_rest_waits() {
 }
 
 #[test]
-fn released_quota_admits_who_waits_in_the_same_cycle() {
+fn released_quota_admits_pending_workload_in_the_same_cycle() {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("a", "4");
     cluster.submit("b", "4");
@@ -42,14 +42,14 @@ fn released_quota_admits_who_waits_in_the_same_cycle() {
 }
 
 #[rstest]
-#[case::deleted(|cluster: &mut Cluster| cluster.delete("a"))]
-#[case::quota_raised(|cluster: &mut Cluster| cluster.patch_cluster_queue(json!({"resourceGroups": [group(&["cpu"], &[("default", &["8"])])]})))]
-#[case::shrunk(|cluster: &mut Cluster| cluster.change("a", |workload| workload.spec.pod_sets.clear()))]
-#[case::no_longer_needed(|cluster: &mut Cluster| cluster.change("a", |workload| {
+#[case::workload_is_deleted(|cluster: &mut Cluster| cluster.delete("a"))]
+#[case::quota_is_raised(|cluster: &mut Cluster| cluster.patch_cluster_queue(json!({"resourceGroups": [group(&["cpu"], &[("default", &["8"])])]})))]
+#[case::workload_shrinks(|cluster: &mut Cluster| cluster.change("a", |workload| workload.spec.pod_sets.clear()))]
+#[case::pods_are_reclaimable(|cluster: &mut Cluster| cluster.change("a", |workload| {
     let done = sluice_api::kueue::workload_status::ReclaimablePod { name: "main".into(), count: 1 };
     workload.status.get_or_insert_default().reclaimable_pods = vec![done];
 }))]
-fn whatever_makes_room_admits_who_waits(#[case] make_room: fn(&mut Cluster)) {
+fn freed_quota_admits_pending_workload(#[case] make_room: fn(&mut Cluster)) {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("a", "4");
     cluster.submit("b", "4");
@@ -61,7 +61,7 @@ fn whatever_makes_room_admits_who_waits(#[case] make_room: fn(&mut Cluster)) {
 }
 
 #[test]
-fn the_order_is_priority_then_age_then_uid() {
+fn workloads_are_ordered_by_priority_then_age_then_uid() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.submit("blocker", "1");
     cluster.run();
@@ -84,9 +84,9 @@ fn the_order_is_priority_then_age_then_uid() {
 }
 
 #[rstest]
-#[case::strict("StrictFIFO", &[])]
+#[case::strict_fifo("StrictFIFO", &[])]
 #[case::best_effort("BestEffortFIFO", &["small"])]
-fn only_a_strict_queue_is_blocked_by_its_head(#[case] strategy: &str, #[case] admitted: &[&str]) {
+fn head_blocks_only_a_strict_queue(#[case] strategy: &str, #[case] admitted: &[&str]) {
     let mut cluster = Cluster::with_cpu("4");
     cluster.patch_cluster_queue(json!({"queueingStrategy": strategy}));
     cluster.submit("running", "2");
@@ -106,7 +106,7 @@ fn only_a_strict_queue_is_blocked_by_its_head(#[case] strategy: &str, #[case] ad
 }
 
 #[test]
-fn a_workload_whose_namespace_is_not_selected_blocks_nobody() {
+fn workload_of_unselected_namespace_does_not_block_the_queue() {
     let mut cluster = Cluster::with_cpu("4");
     cluster.patch_cluster_queue(
         json!({"queueingStrategy": "StrictFIFO", "namespaceSelector": {"matchLabels": {"team": "a"}}}),
@@ -121,7 +121,7 @@ fn a_workload_whose_namespace_is_not_selected_blocks_nobody() {
 }
 
 #[test]
-fn each_pod_set_gets_the_first_flavor_that_fits_after_the_pod_sets_before_it() {
+fn pod_set_gets_first_flavor_that_fits_after_earlier_pod_sets() {
     let mut cluster = Cluster::with(json!({
         "namespaceSelector": {},
         "resourceGroups": [
@@ -136,19 +136,19 @@ fn each_pod_set_gets_the_first_flavor_that_fits_after_the_pod_sets_before_it() {
 
     assert_eq!(cluster.run(), ["a"]);
 
-    let named =
+    let expected =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(r, f)| ((*r).to_owned(), (*f).to_owned())).collect::<Vec<_>>();
-    assert_eq!(flavors(&cluster, "a", 0), named(&[("cpu", "on-demand")]));
-    assert_eq!(flavors(&cluster, "a", 1), named(&[("cpu", "spot"), ("memory", "spot"), ("nvidia.com/gpu", "a100")]));
+    assert_eq!(flavors(&cluster, "a", 0), expected(&[("cpu", "on-demand")]));
+    assert_eq!(flavors(&cluster, "a", 1), expected(&[("cpu", "spot"), ("memory", "spot"), ("nvidia.com/gpu", "a100")]));
     assert_eq!(
         flavors(&cluster, "a", 2),
-        named(&[("cpu", "on-demand"), ("memory", "on-demand"), ("nvidia.com/gpu", "t4")])
+        expected(&[("cpu", "on-demand"), ("memory", "on-demand"), ("nvidia.com/gpu", "t4")])
     );
     assert_eq!(cluster.reserved("spot", "memory"), "2Gi");
 }
 
 #[test]
-fn a_flavor_whose_taint_is_not_tolerated_is_passed_over_until_the_taint_is_gone() {
+fn untolerated_taint_excludes_flavor_until_it_is_removed() {
     let mut cluster = Cluster::with(json!({
         "namespaceSelector": {},
         "resourceGroups": [group(&["cpu"], &[("tainted", &["8"]), ("small", &["2"])])],
@@ -171,7 +171,7 @@ fn a_flavor_whose_taint_is_not_tolerated_is_passed_over_until_the_taint_is_gone(
 }
 
 #[test]
-fn pods_are_counted_where_the_cluster_queue_counts_them() {
+fn pods_are_counted_if_cluster_queue_covers_them() {
     let mut cluster = Cluster::with(json!({
         "namespaceSelector": {},
         "resourceGroups": [group(&["cpu", "pods"], &[("default", &["100", "5"])])],
@@ -186,20 +186,20 @@ fn pods_are_counted_where_the_cluster_queue_counts_them() {
 }
 
 #[rstest]
-#[case::others_hold_it(json!({"cpu": "3"}), PendingReason::WaitingForQuota,
+#[case::quota_is_used(json!({"cpu": "3"}), PendingReason::WaitingForQuota,
     "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 1 more needed \
      (requests 3, 2 of 4 used: team/other holds 2; fits once 1 is released or nominalQuota is 5)")]
-#[case::more_than_there_is(json!({"cpu": "4500m"}), PendingReason::ExceedsMaxQuota,
+#[case::request_exceeds_quota(json!({"cpu": "4500m"}), PendingReason::ExceedsMaxQuota,
     "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 4500m, \
      exceeding the maximum capacity 4 (fits only once nominalQuota is 4500m)")]
-#[case::nobody_has_it(json!({"cpu": "1", "nvidia.com/gpu": "1"}), PendingReason::NoMatchingFlavor,
+#[case::resource_is_not_covered(json!({"cpu": "1", "nvidia.com/gpu": "1"}), PendingReason::NoMatchingFlavor,
     "couldn't assign flavors to pod set main: resource nvidia.com/gpu unavailable in ClusterQueue")]
-#[case::a_bad_quantity(json!({"cpu": "-1"}), PendingReason::Misconfigured,
+#[case::quantity_is_negative(json!({"cpu": "-1"}), PendingReason::Misconfigured,
     "pod set main: container \"c\": invalid quantity of cpu: \"-1\" is negative; only zero or more is allowed")]
-#[case::beyond_all_measure(json!({"cpu": "1e400"}), PendingReason::ExceedsMaxQuota,
+#[case::quantity_overflows(json!({"cpu": "1e400"}), PendingReason::ExceedsMaxQuota,
     "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 9223372036854775807m, \
      exceeding the maximum capacity 4 (fits only once nominalQuota is 9223372036854775807m)")]
-fn who_waits_is_told_why(#[case] requests: Value, #[case] reason: PendingReason, #[case] message: &str) {
+fn pending_condition_reports_reason_and_numbers(#[case] requests: Value, #[case] reason: PendingReason, #[case] message: &str) {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("other", "2");
     cluster.run();
@@ -212,7 +212,7 @@ fn who_waits_is_told_why(#[case] requests: Value, #[case] reason: PendingReason,
 }
 
 #[test]
-fn a_quota_lowered_below_usage_admits_nothing_until_it_fits_again() {
+fn quota_lowered_below_usage_admits_nothing_until_enough_is_released() {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("a", "3");
     cluster.submit("b", "1");
@@ -229,14 +229,14 @@ fn a_quota_lowered_below_usage_admits_nothing_until_it_fits_again() {
 }
 
 #[test]
-fn a_workload_that_is_being_deleted_holds_its_quota_and_is_never_admitted() {
+fn terminating_workload_holds_its_quota_and_is_never_admitted() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.submit("a", "2");
     cluster.run();
     cluster.submit("b", "1");
-    let going = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(5)));
-    cluster.change("a", |workload| workload.metadata.deletion_timestamp = going.clone());
-    cluster.change("b", |workload| workload.metadata.deletion_timestamp = going);
+    let deleted_at = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(5)));
+    cluster.change("a", |workload| workload.metadata.deletion_timestamp = deleted_at.clone());
+    cluster.change("b", |workload| workload.metadata.deletion_timestamp = deleted_at);
     cluster.submit("c", "1");
 
     assert_eq!(cluster.run(), [""; 0]);
@@ -245,7 +245,7 @@ fn a_workload_that_is_being_deleted_holds_its_quota_and_is_never_admitted() {
 }
 
 #[test]
-fn an_admission_that_was_refused_gives_its_quota_back_until_the_workload_changes() {
+fn rejected_admission_releases_quota_until_workload_changes() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.submit("a", "2");
     cluster.now = 10;
@@ -262,7 +262,7 @@ fn an_admission_that_was_refused_gives_its_quota_back_until_the_workload_changes
 }
 
 #[test]
-fn an_admission_that_is_not_yet_observed_counts_and_stays_wanted() {
+fn unobserved_admission_uses_quota_and_stays_pending() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.submit("a", "2");
     let first = cluster.cycle();
@@ -275,7 +275,7 @@ fn an_admission_that_is_not_yet_observed_counts_and_stays_wanted() {
 }
 
 #[test]
-fn an_admission_is_void_when_the_workload_came_to_ask_for_something_else_meanwhile() {
+fn admission_is_dropped_when_workload_requests_change_before_it_is_observed() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.submit("a", "2");
     cluster.cycle();
@@ -286,7 +286,7 @@ fn an_admission_is_void_when_the_workload_came_to_ask_for_something_else_meanwhi
 }
 
 #[test]
-fn nothing_is_wanted_of_a_cluster_at_rest() {
+fn converged_cluster_gets_no_decisions() {
     let mut cluster = Cluster::with_cpu("2");
     for name in ["a", "b", "c"] {
         cluster.submit(name, "1");
@@ -302,7 +302,7 @@ fn nothing_is_wanted_of_a_cluster_at_rest() {
 }
 
 #[test]
-fn an_evicted_workload_comes_back_when_its_time_has_come() {
+fn evicted_workload_is_requeued_at_its_requeue_time() {
     let mut cluster = Cluster::with_cpu("2");
     let mut workload = cluster.workload("a", &[("main", 1, json!({"cpu": "1"}))]);
     let state = json!({"requeueState": {"count": 1, "requeueAt": "1970-01-01T00:01:40Z"}});
@@ -316,7 +316,7 @@ fn an_evicted_workload_comes_back_when_its_time_has_come() {
 }
 
 #[test]
-fn an_admission_writes_to_no_one_who_goes_on_waiting_for_the_same_reason() {
+fn admission_does_not_rewrite_workloads_pending_for_the_same_reason() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.submit("runs", "1");
     for number in 0..500 {
@@ -328,12 +328,12 @@ fn an_admission_writes_to_no_one_who_goes_on_waiting_for_the_same_reason() {
 
     cluster.run();
 
-    let of_workloads = |effect: &&Decision| matches!(effect.target(), DecisionTarget::Workload(_));
-    assert_eq!(cluster.effects.iter().filter(of_workloads).count(), 1);
+    let targets_workload = |effect: &&Decision| matches!(effect.target(), DecisionTarget::Workload(_));
+    assert_eq!(cluster.effects.iter().filter(targets_workload).count(), 1);
 }
 
 #[test]
-fn those_at_the_front_are_told_new_numbers_after_a_while() {
+fn numbers_in_pending_condition_of_heads_are_refreshed_after_a_delay() {
     let mut cluster = Cluster::with_cpu("3");
     cluster.submit("a", "1");
     cluster.submit("b", "2");
@@ -341,7 +341,7 @@ fn those_at_the_front_are_told_new_numbers_after_a_while() {
     cluster.run();
     cluster.finish("a");
     cluster.run();
-    assert!(cluster.says("large", names::QUOTA_RESERVED).1.contains("3 more needed"), "the old numbers, for now");
+    assert!(cluster.says("large", names::QUOTA_RESERVED).1.contains("3 more needed"), "the message is not refreshed yet");
 
     cluster.now = 60;
     cluster.run();

@@ -1,4 +1,4 @@
-//! Slices: one workload takes over another's quota.
+//! Workload slices: a replacement takes over the quota of its predecessor.
 
 use rstest::rstest;
 use serde_json::json;
@@ -11,7 +11,7 @@ fn slice(cluster: &Cluster, name: &str, workers: i32) -> Workload {
     cluster.workload(name, &[("head", 1, json!({"cpu": "1"})), ("worker", workers, json!({"cpu": "2"}))])
 }
 
-/// A cluster with `a1` admitted: 1 head and 2 workers, 5 CPU in all.
+/// Returns a cluster with `a1` admitted: 1 head and 2 workers, 5 CPUs in total.
 fn with_slice(cpu: &str) -> Cluster {
     let mut cluster = Cluster::with_cpu(cpu);
     let first = slice(&cluster, "a1", 2);
@@ -26,7 +26,7 @@ fn succeed(cluster: &mut Cluster, name: &str, workers: i32, predecessor: &str) {
 }
 
 #[test]
-fn only_what_a_slice_adds_has_to_fit() {
+fn only_the_difference_of_a_replacement_slice_has_to_fit() {
     let mut cluster = with_slice("9");
     succeed(&mut cluster, "a2", 4, "a1");
 
@@ -38,7 +38,7 @@ fn only_what_a_slice_adds_has_to_fit() {
 }
 
 #[test]
-fn a_slice_that_does_not_fit_waits_while_its_predecessor_runs() {
+fn predecessor_keeps_running_while_replacement_does_not_fit() {
     let mut cluster = with_slice("8");
     succeed(&mut cluster, "a2", 4, "a1");
 
@@ -54,7 +54,7 @@ fn a_slice_that_does_not_fit_waits_while_its_predecessor_runs() {
 }
 
 #[test]
-fn a_waiting_slice_says_what_it_adds_and_who_else_holds_quota() {
+fn pending_slice_reports_its_difference_and_other_holders() {
     let mut cluster = with_slice("12");
     cluster.submit("other", "6");
     cluster.run();
@@ -71,7 +71,8 @@ fn a_waiting_slice_says_what_it_adds_and_who_else_holds_quota() {
     );
 }
 
-/// A cluster with two flavors, in the first of which `a1` holds 5 CPU of this many, and a successor with four workers.
+/// Returns a cluster with two flavors of these quotas, `a1` with 5 CPUs in the first, and a pending
+/// replacement with four workers.
 fn with_two_flavors(first: &str, second: &str) -> Cluster {
     let mut cluster = Cluster::with_cpu(first);
     cluster.put_flavor("spot");
@@ -86,11 +87,11 @@ fn with_two_flavors(first: &str, second: &str) -> Cluster {
 }
 
 #[rstest]
-#[case::there_may_be_room_in_another_flavor("8", "4", &["worker"])]
-#[case::though_not_now("5", "1", &["worker"])]
-#[case::the_other_flavor_has_no_quota("8", "0", &[])]
-#[case::there_is_room("9", "4", &[])]
-fn pod_sets_are_pinned_that_would_have_to_go_elsewhere(
+#[case::other_flavor_has_enough_quota("8", "4", &["worker"])]
+#[case::other_flavor_is_too_small("5", "1", &["worker"])]
+#[case::other_flavor_has_no_quota("8", "0", &[])]
+#[case::same_flavor_fits("9", "4", &[])]
+fn pod_sets_that_fit_only_in_another_flavor_are_pinned(
     #[case] first: &str,
     #[case] second: &str,
     #[case] expected: &[&str],
@@ -101,7 +102,7 @@ fn pod_sets_are_pinned_that_would_have_to_go_elsewhere(
 }
 
 #[test]
-fn the_pair_changes_hands_in_one_step() {
+fn quota_moves_from_predecessor_to_replacement_atomically() {
     let mut cluster = with_slice("9");
     succeed(&mut cluster, "a2", 4, "a1");
     cluster.submit("thief", "4");
@@ -116,21 +117,21 @@ fn the_pair_changes_hands_in_one_step() {
         })
         .collect();
     assert_eq!(admitted, [(key("a2"), Some(key("a1")))]);
-    assert_eq!(cluster.engine.recomputed_usage("cq").len(), 1, "one of the two is charged at every moment");
-    let early = effects.iter().any(|effect| matches!(effect, Decision::FinishReplaced { .. }));
-    assert!(!early, "the predecessor ends only when the admission is seen in the API server");
+    assert_eq!(cluster.engine.recomputed_usage("cq").len(), 1, "exactly one of the two slices is accounted at any time");
+    let finished_early = effects.iter().any(|effect| matches!(effect, Decision::FinishReplaced { .. }));
+    assert!(!finished_early, "the predecessor is finished only once the admission is observed");
 
     cluster.engine.observe(super::fixture::at(50), &Input::AdmissionRejected(&key("a2")));
     assert_eq!(
         cluster.engine.recomputed_usage("cq")[0].0,
         key("a1"),
-        "and it has its quota back when the admission is refused"
+        "the predecessor gets its quota back when the admission is rejected"
     );
     assert_eq!(cluster.run(), ["thief"]);
 }
 
 #[test]
-fn the_end_of_a_replaced_slice_is_wanted_again_after_a_restart() {
+fn replaced_slice_is_finished_after_a_restart() {
     let mut cluster = with_slice("9");
     succeed(&mut cluster, "a2", 4, "a1");
     let effects = cluster.cycle();
@@ -152,7 +153,7 @@ fn the_end_of_a_replaced_slice_is_wanted_again_after_a_restart() {
 }
 
 #[test]
-fn a_slice_shrunk_in_place_frees_what_it_lost() {
+fn slice_shrunk_in_place_releases_quota() {
     let mut cluster = with_slice("5");
     cluster.submit("next", "4");
     cluster.run();
@@ -168,7 +169,7 @@ fn a_slice_shrunk_in_place_frees_what_it_lost() {
 }
 
 #[test]
-fn a_pod_set_removed_in_place_frees_what_it_had() {
+fn pod_set_removed_in_place_releases_quota() {
     let mut cluster = with_slice("5");
     cluster.change("a1", |workload| drop(workload.spec.pod_sets.pop()));
     cluster.run();
@@ -179,7 +180,7 @@ fn a_pod_set_removed_in_place_frees_what_it_had() {
 }
 
 #[test]
-fn a_slice_grown_in_place_holds_only_what_was_admitted() {
+fn slice_grown_in_place_keeps_its_admitted_quota() {
     let mut cluster = with_slice("9");
     cluster.change("a1", |workload| workload.spec.pod_sets[1].count = 4);
     cluster.run();
@@ -188,7 +189,7 @@ fn a_slice_grown_in_place_holds_only_what_was_admitted() {
 }
 
 #[test]
-fn pods_that_run_keep_their_flavor_and_new_shapes_choose_afresh() {
+fn running_pods_keep_their_flavor_and_new_pod_sets_get_any() {
     let spec = |first: &str| json!({"namespaceSelector": {}, "resourceGroups": [group(&["cpu"], &[("first", &[first]), ("second", &["20"])])]});
     let mut cluster = Cluster::with(spec("0"));
     let old = slice(&cluster, "a1", 2);
@@ -202,31 +203,31 @@ fn pods_that_run_keep_their_flavor_and_new_shapes_choose_afresh() {
     cluster.put(next);
 
     assert_eq!(cluster.run(), ["a2"]);
-    assert_eq!(cluster.reserved("second", "cpu"), "7", "head and workers go on where they run");
+    assert_eq!(cluster.reserved("second", "cpu"), "7", "head and workers stay in their flavor");
     assert_eq!(cluster.reserved("first", "cpu"), "3");
 }
 
 #[rstest]
 #[case::another_namespace(|claim: &mut Workload| {
-    let elsewhere = (names::SLICE_REPLACEMENT_FOR_ANNOTATION.to_owned(), "elsewhere/a1".to_owned());
-    claim.metadata.annotations.get_or_insert_default().extend([elsewhere]);
+    let other_namespace = (names::SLICE_REPLACEMENT_FOR_ANNOTATION.to_owned(), "elsewhere/a1".to_owned());
+    claim.metadata.annotations.get_or_insert_default().extend([other_namespace]);
 })]
 #[case::another_job(|claim: &mut Workload| {
     let owner = json!([{"apiVersion": "ray.io/v1", "kind": "RayService", "name": "x", "uid": "other", "controller": true}]);
     claim.metadata.owner_references = serde_json::from_value(owner).ok();
 })]
-fn nobody_takes_over_what_is_not_theirs(#[case] forge: fn(&mut Workload)) {
+fn slice_of_another_owner_cannot_be_replaced(#[case] forge: fn(&mut Workload)) {
     let mut cluster = with_slice("9");
     let mut claim = replacing(slice(&cluster, "b", 4), "a1");
     forge(&mut claim);
     cluster.put(claim);
 
-    assert_eq!(cluster.run(), [""; 0], "the whole of it would have to fit");
+    assert_eq!(cluster.run(), [""; 0], "without a valid claim the whole workload has to fit");
     assert!(!cluster.is_true("a1", names::FINISHED));
 }
 
 #[test]
-fn of_two_that_claim_the_same_slice_the_first_admitted_has_it() {
+fn first_admitted_of_two_replacements_takes_over_the_quota() {
     let mut cluster = with_slice("10");
     succeed(&mut cluster, "a2", 3, "a1");
     cluster.now = 20;
@@ -238,7 +239,7 @@ fn of_two_that_claim_the_same_slice_the_first_admitted_has_it() {
 }
 
 #[test]
-fn slices_that_claim_each_other_are_both_charged() {
+fn slices_that_replace_each_other_both_use_quota() {
     let mut cluster = Cluster::with_cpu("20");
     let first = replacing(slice(&cluster, "a1", 2), "a2");
     let second = replacing(slice(&cluster, "a2", 2), "a1");
@@ -250,7 +251,7 @@ fn slices_that_claim_each_other_are_both_charged() {
 }
 
 #[test]
-fn a_slice_waits_while_its_predecessor_is_being_evicted() {
+fn replacement_waits_while_predecessor_is_being_evicted() {
     let mut cluster = with_slice("9");
     cluster.change("a1", |workload| workload.spec.active = Some(false));
     cluster.run();
@@ -263,7 +264,7 @@ fn a_slice_waits_while_its_predecessor_is_being_evicted() {
 }
 
 #[test]
-fn a_slice_whose_predecessor_is_gone_has_to_fit_as_a_whole() {
+fn replacement_of_a_deleted_slice_has_to_fit_as_a_whole() {
     let mut cluster = with_slice("9");
     cluster.delete("a1");
     succeed(&mut cluster, "a2", 4, "a1");
@@ -274,7 +275,7 @@ fn a_slice_whose_predecessor_is_gone_has_to_fit_as_a_whole() {
 }
 
 #[test]
-fn a_newer_slice_takes_the_place_of_one_that_never_got_any() {
+fn replacement_of_a_pending_slice_takes_over_the_admitted_one() {
     let mut cluster = with_slice("9");
     succeed(&mut cluster, "a2", 9, "a1");
     cluster.run();
@@ -286,7 +287,7 @@ fn a_newer_slice_takes_the_place_of_one_that_never_got_any() {
 }
 
 #[test]
-fn the_order_of_settling_does_not_depend_on_names() {
+fn accounting_does_not_depend_on_workload_names() {
     for (first, second) in [("a", "b"), ("b", "a")] {
         let mut cluster = Cluster::with_cpu("9");
         let older = slice(&cluster, first, 2);

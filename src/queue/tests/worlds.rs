@@ -1,4 +1,4 @@
-//! What must hold in every small cluster, whoever decides.
+//! Properties of the scheduler in random small clusters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,11 @@ use crate::pending::FlavorRejection;
 use crate::{Decision, EvictionReason, Input, ObjectKey, PendingCause, Scheduler};
 use sluice_api::quantity::Amount;
 
-/// More cycles than any small cluster needs to come to rest.
+/// Iteration limit for detecting non-convergence.
 const MANY_CYCLES: usize = 200;
 
-/// Lets a history happen; `check` sees every cycle: the world before, and what was decided.
+/// Runs a history; calls `check` in every cycle with the world before it, the cluster and the
+/// decisions.
 fn happen(
     plan: &Plan,
     history: &[Vec<Act>],
@@ -34,7 +35,8 @@ fn happen(
     Ok((plan, cluster))
 }
 
-/// Those who were told to go give their quota back, until nothing more is wanted. Returns all evictions on the way.
+/// Runs cycles and releases the quota of evicted workloads until there are no more decisions. Returns
+/// all evicted workloads.
 fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<ObjectKey>, TestCaseError> {
     let mut evicted = Vec::new();
     for _ in 0..MANY_CYCLES {
@@ -45,18 +47,19 @@ fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<ObjectKey>, TestCaseError> 
         }));
         carry_out(cluster, &effects);
         let names: Vec<String> = cluster.workloads.keys().map(|key| key.name.clone()).collect();
-        let leaving: Vec<&String> = names.iter().filter(|name| going(cluster, name)).collect();
-        let giving_back: Vec<&String> = names.iter().filter(|name| loses_part(cluster, name)).collect();
-        if effects.is_empty() && leaving.is_empty() && giving_back.is_empty() {
+        let evicting: Vec<&String> = names.iter().filter(|name| going(cluster, name)).collect();
+        let releasing: Vec<&String> = names.iter().filter(|name| loses_part(cluster, name)).collect();
+        if effects.is_empty() && evicting.is_empty() && releasing.is_empty() {
             return Ok(evicted);
         }
-        giving_back.iter().for_each(|name| give_back(cluster, name));
-        leaving.iter().for_each(|name| cluster.release(name));
+        releasing.iter().for_each(|name| give_back(cluster, name));
+        evicting.iter().for_each(|name| cluster.release(name));
     }
-    Err(TestCaseError::fail(format!("it does not come to rest; evicted: {evicted:?}")))
+    Err(TestCaseError::fail(format!("the cluster does not converge; evicted: {evicted:?}")))
 }
 
-/// A fresh process that sees the objects of a cluster in this order: by these numbers, over and over.
+/// Returns a new scheduler that observed the objects of a cluster, sorted by these numbers, which
+/// are repeated as often as needed.
 fn afresh(cluster: &Cluster, order: &[u16]) -> Scheduler {
     let mut engine = Scheduler::new(cluster.settings.clone());
     let events = cluster.workloads.values().map(Input::Workload);
@@ -70,18 +73,18 @@ fn afresh(cluster: &Cluster, order: &[u16]) -> Scheduler {
     engine
 }
 
-/// Effects as people see them, in no order: trees are decided one after the other, and none is the first.
+/// Formats decisions as an unordered set, since trees are scheduled in no particular order.
 fn said(effects: &[Decision]) -> BTreeSet<String> {
-    let said = |effect: &Decision| match effect {
-        Decision::Pending { workload, cause: why } => format!("{} waits: {why}", workload.name),
+    let text = |effect: &Decision| match effect {
+        Decision::Pending { workload, cause } => format!("{} is pending: {cause}", workload.name),
         effect => format!("{effect:?}"),
     };
-    effects.iter().map(said).collect()
+    effects.iter().map(text).collect()
 }
 
-/// For whom others go, and what each of them loses.
+/// Returns the preemption targets of each preemptor, and how much each of them loses.
 fn victims_of(effects: &[Decision]) -> BTreeMap<ObjectKey, Vec<(ObjectKey, PreemptionScope)>> {
-    let mut victims: BTreeMap<ObjectKey, Vec<(ObjectKey, PreemptionScope)>> = BTreeMap::new();
+    let mut targets: BTreeMap<ObjectKey, Vec<(ObjectKey, PreemptionScope)>> = BTreeMap::new();
     for effect in effects {
         let (preemption, workload, loss) = match effect {
             Decision::Evict { workload, reason: EvictionReason::Preempted(preemption) } => {
@@ -92,18 +95,18 @@ fn victims_of(effects: &[Decision]) -> BTreeMap<ObjectKey, Vec<(ObjectKey, Preem
             }
             _ => continue,
         };
-        victims.entry(preemption.preemptor.clone()).or_default().push((workload.clone(), loss));
+        targets.entry(preemption.preemptor.clone()).or_default().push((workload.clone(), loss));
     }
-    victims
+    targets
 }
 
-/// Those that wait.
+/// Returns the pending workloads.
 fn waiting(cluster: &Cluster) -> Vec<ObjectKey> {
-    let waits = |key: &&ObjectKey| cluster.why(&key.name).is_some();
-    cluster.workloads.keys().filter(waits).cloned().collect()
+    let is_pending = |key: &&ObjectKey| cluster.why(&key.name).is_some();
+    cluster.workloads.keys().filter(is_pending).cloned().collect()
 }
 
-/// A fresh process, and nobody waits but this one.
+/// Returns the cluster after a restart, with this workload as the only pending one.
 fn alone(cluster: &Cluster, key: &ObjectKey) -> Cluster {
     let mut one = cluster.clone();
     for other in waiting(cluster).into_iter().filter(|other| other != key) {
@@ -113,7 +116,7 @@ fn alone(cluster: &Cluster, key: &ObjectKey) -> Cluster {
     one
 }
 
-/// Whether it was admitted, if only until others took what is theirs by right.
+/// Reports whether a workload was ever admitted, even if it was preempted later.
 fn was_admitted(cluster: &Cluster, key: &ObjectKey) -> bool {
     is_admitted(&cluster.effects, key)
 }
@@ -129,9 +132,10 @@ fn is_admitted_alone(cluster: &Cluster, key: &ObjectKey) -> bool {
 proptest! {
     #![proptest_config(config())]
 
-    /// I1: what is admitted leaves nobody with less than nothing, unless quota was taken from those that run.
+    /// I1: no admission makes the available quota of a ClusterQueue negative, or more negative than
+    /// lowered quotas made it.
     #[test]
-    fn no_node_of_the_tree_is_pushed_past_its_quota(plan in plans(), history in histories()) {
+    fn admissions_never_exceed_quota_of_any_node(plan in plans(), history in histories()) {
         happen(&plan, &history, |before, cluster, effects| {
             let mut after = cluster.clone();
             carry_out(&mut after, effects);
@@ -141,16 +145,16 @@ proptest! {
         })?;
     }
 
-    /// The same state and the same events give the same decisions.
+    /// The same state and the same inputs give the same decisions.
     #[test]
-    fn a_cycle_is_deterministic(plan in plans(), history in histories()) {
+    fn cycles_are_deterministic(plan in plans(), history in histories()) {
         let run = || happen(&plan, &history, |_, _, _| Ok(())).map(|(_, cluster)| cluster.effects);
         prop_assert_eq!(run()?, run()?);
     }
 
-    /// What is there is decided upon in one way, whichever of it was seen first.
+    /// Decisions do not depend on the order in which objects were observed.
     #[test]
-    fn the_order_in_which_objects_are_seen_changes_nothing(
+    fn decisions_do_not_depend_on_observation_order(
         plan in plans(),
         history in histories(),
         order in prop::collection::vec(any::<u16>(), 32),
@@ -163,37 +167,39 @@ proptest! {
         prop_assert_eq!(decided(&order), decided(&[0]));
     }
 
-    /// Preemption ends, and nobody goes for good but comes back and goes again.
+    /// Preemption terminates: no workload is evicted and readmitted in an endless cycle.
     #[test]
-    fn preemption_comes_to_rest(plan in plans(), history in histories()) {
+    fn preemption_terminates(plan in plans(), history in histories()) {
         let (_, mut cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
         come_to_rest(&mut cluster)?;
         let restarted = { let mut other = cluster.clone(); other.restart(); other.cycle() };
         let moves = restarted.iter().filter(|effect| matches!(effect, Decision::Admit { .. } | Decision::Evict { .. }));
-        prop_assert_eq!(moves.count(), 0, "a fresh process goes on: {:?}", restarted);
+        prop_assert_eq!(moves.count(), 0, "a restarted process decides more: {:?}", restarted);
     }
 
-    /// Nobody goes without whom the preemptor gets the same.
+    /// Every preemption target is necessary for the preemptor's assignment.
     #[test]
-    fn every_victim_set_is_minimal(plan in plans(), history in histories()) {
+    fn preemption_targets_are_minimal(plan in plans(), history in histories()) {
         happen(&plan.plain(), &history, |before, cluster, effects| {
-            let victims = victims_of(effects);
-            // What others got, or are kept, in the same cycle is not in the world before it.
-            let kept = cluster.engine.reservations.values().flatten().count();
+            let targets = victims_of(effects);
+            // Only cycles with one reservation and no admission are checked: the world before the cycle
+            // does not contain the others.
+            let reservations = cluster.engine.reservations.values().flatten().count();
             let admitted = effects.iter().any(|effect| matches!(effect, Decision::Admit { .. }));
-            let alone = kept == 1 && !admitted;
-            for (preemptor, victims) in victims.iter().filter(|_| alone) {
-                let spared = before.could_stay(preemptor, victims);
-                prop_assert!(spared.is_none(), "{:?} of {:?}\n{}", spared, victims, before.summary());
+            let only_one = reservations == 1 && !admitted;
+            for (preemptor, targets) in targets.iter().filter(|_| only_one) {
+                let unnecessary = before.could_stay(preemptor, targets);
+                prop_assert!(unnecessary.is_none(), "{:?} of {:?}\n{}", unnecessary, targets, before.summary());
             }
             Ok(())
         })?;
     }
 
-    /// Raising a quota never takes anything from who would be admitted. It is admitted, or has room made for it: its search ends
-    /// where it could not have had that before, with more of its pods or in the flavor that comes first.
+    /// Raising a quota never prevents an admission. The workload is admitted or waits for evictions:
+    /// with more quota its search may stop at more pods or at an earlier flavor that needs
+    /// preemption.
     #[test]
-    fn admitting_is_monotone_in_quota(
+    fn raising_quota_never_prevents_admission(
         plan in plans(),
         history in histories(),
         queue in 0..5_u8,
@@ -207,48 +213,49 @@ proptest! {
             if is_admitted_alone(&cluster, &key) {
                 let mut richer = alone(&richer, &key);
                 let effects = richer.cycle();
-                let has_room = matches!(richer.why(&key.name), Some(PendingCause::PreemptionInProgress { .. }));
-                prop_assert!(is_admitted(&effects, &key) || has_room, "{} is not admitted any more", key.name);
+                let waits_for_evictions = matches!(richer.why(&key.name), Some(PendingCause::PreemptionInProgress { .. }));
+                prop_assert!(is_admitted(&effects, &key) || waits_for_evictions, "{} is no longer admitted", key.name);
             }
         }
     }
 
-    /// The explanation is true: giving a workload what it says is short, and nothing else, gets it admitted. What a pod set is
-    /// short of is said after those before it got what they need, so it may take as many turns as there are pod sets.
+    /// The reported shortfall is exact: raising the quota by it, and nothing else, gets the workload
+    /// admitted. A pod set reports its shortfall only once earlier pod sets fit, so this may take as
+    /// many rounds as there are pod sets.
     #[test]
-    fn what_is_said_to_be_short_is_all_that_is_short(plan in plans(), history in histories()) {
+    fn reported_shortfall_is_sufficient_for_admission(plan in plans(), history in histories()) {
         let (plan, mut cluster) = happen(&plan.with_one_flavor(), &history, |_, _, _| Ok(()))?;
         come_to_rest(&mut cluster)?;
         for key in waiting(&cluster) {
-            let (mut plan, mut given) = (plan.clone(), cluster.clone());
-            // Short of what others hold, then of what earlier pod sets take, for each of two resources.
-            let turns = 1 + 4 * given.workloads[&key].spec.pod_sets.len();
-            let queue = given.workloads[&key].spec.queue_name.clone().unwrap_or_default();
-            for _ in 0..turns {
-                let mut one = alone(&given, &key);
+            let (mut plan, mut richer) = (plan.clone(), cluster.clone());
+            // For each of two resources: first the quota in use by others, then by earlier pod sets.
+            let rounds = 1 + 4 * richer.workloads[&key].spec.pod_sets.len();
+            let queue = richer.workloads[&key].spec.queue_name.clone().unwrap_or_default();
+            for _ in 0..rounds {
+                let mut one = alone(&richer, &key);
                 one.cycle();
-                let Some(PendingCause::Quota(obstacles)) = one.why(&key.name) else { break };
-                for obstacle in obstacles {
-                    if let FlavorRejection::InsufficientUnused(short) | FlavorRejection::ExceedsMaximum(short) = obstacle {
+                let Some(PendingCause::Quota(rejections)) = one.why(&key.name) else { break };
+                for rejection in rejections {
+                    if let FlavorRejection::InsufficientUnused(short) | FlavorRejection::ExceedsMaximum(short) = rejection {
                         prop_assert!(short.missing > Amount::ZERO, "{:?}", short);
-                        plan.give(&mut given, &queue, &short);
+                        plan.give(&mut richer, &queue, &short);
                     }
                 }
             }
-            let mut one = alone(&given, &key);
+            let mut one = alone(&richer, &key);
             come_to_rest(&mut one)?;
-            let why = one.why(&key.name);
-            let other_flavor = |obstacle: &FlavorRejection| matches!(obstacle, FlavorRejection::Mismatch { .. });
-            let suits = !matches!(&why, Some(PendingCause::Quota(all)) if all.iter().any(other_flavor));
-            prop_assert!(!suits || was_admitted(&one, &key), "{}: {:?}", key.name, why);
+            let cause = one.why(&key.name);
+            let is_mismatch = |rejection: &FlavorRejection| matches!(rejection, FlavorRejection::Mismatch { .. });
+            let flavor_matches = !matches!(&cause, Some(PendingCause::Quota(all)) if all.iter().any(is_mismatch));
+            prop_assert!(!flavor_matches || was_admitted(&one, &key), "{}: {:?}", key.name, cause);
         }
     }
 
-    /// A ledger whose usage was taken out and put back is the ledger that it was.
+    /// Removing all usage and adding it again restores the ledger.
     #[test]
-    fn taking_usage_out_and_putting_it_back_restores_the_ledger(plan in plans(), history in histories()) {
+    fn removing_and_adding_usage_restores_the_ledger(plan in plans(), history in histories()) {
         let (_, cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
-        let told = |engine: &mut Scheduler| {
+        let recreate_workloads = |engine: &mut Scheduler| {
             for workload in cluster.workloads.values() {
                 engine.observe(at(cluster.now), &Input::WorkloadDeleted(&ObjectKey::of(workload)));
             }
@@ -257,16 +264,16 @@ proptest! {
             }
         };
         let mut engine = cluster.engine.clone();
-        // Promises are of the last cycle and not of the ledger.
+        // Reservations belong to the last cycle, not to the ledger.
         engine.release_all_reservations();
         let mut other = engine.clone();
-        told(&mut other);
+        recreate_workloads(&mut other);
         prop_assert_eq!(usage(&other, &cluster), usage(&engine, &cluster));
     }
 
-    /// A replay of the decision log decides the same.
+    /// Replaying the decision log gives the same decisions.
     #[test]
-    fn a_log_replays(plan in plans(), history in histories()) {
+    fn decision_log_replays_without_differences(plan in plans(), history in histories()) {
         let (mut plan, mut cluster) = (plan.clone(), plan.start());
         cluster.restart_recording(cluster.settings.clone());
         for acts in &history {
@@ -280,7 +287,7 @@ proptest! {
     }
 }
 
-/// What the tree says is used of everything by everyone, in both views.
+/// Returns actual and planned usage by node, flavor and resource.
 fn usage(engine: &Scheduler, cluster: &Cluster) -> BTreeMap<(String, String, String), (i128, i128)> {
     use crate::tree::UsageView;
     let mut usage = BTreeMap::new();
@@ -288,7 +295,7 @@ fn usage(engine: &Scheduler, cluster: &Cluster) -> BTreeMap<(String, String, Str
     let nodes = names.chain(cluster.cohorts.keys().filter_map(|name| engine.tree.known_cohort(name)));
     for node in nodes {
         for (flavor, resource) in
-            ["f0", "f1", "f2", "g0", "g1", "g2"].into_iter().flat_map(|flavor| ["gpu", "tpu"].map(|of| (flavor, of)))
+            ["f0", "f1", "f2", "g0", "g1", "g2"].into_iter().flat_map(|flavor| ["gpu", "tpu"].map(|resource| (flavor, resource)))
         {
             if let Some(fr) = engine.tree.known_flavor_resource(flavor, resource) {
                 let used =

@@ -104,8 +104,8 @@ func New() *Boards {
 	return &Boards{boards: map[Service]*board{}, steering: map[Service]Steering{}}
 }
 
-// Put takes a Serve configuration. Applications that it changes deploy anew; the others go on as they are, and another
-// capacity changes how many replicas they have.
+// Put applies a Serve configuration. Applications that it changes are redeployed; the others continue, and another
+// capacity changes their number of replicas.
 // The error is a *SteeredError if a test asked for it, otherwise the configuration is wrong.
 func (b *Boards) Put(now time.Time, service Service, headUID string, body []byte) error {
 	b.mutex.Lock()

@@ -89,7 +89,7 @@ func TestOnlyChangedApplicationsDeployAnew(t *testing.T) {
 	expect(t, statuses(t, b, time.Second, "a"), "x", "DEPLOYING", "y", "RUNNING", "z", "DEPLOYING")
 }
 
-// replicas is what is told of one deployment: how many are wanted, and the states of those that there are.
+// replicas returns what is reported of one deployment: the desired number, and the states of existing replicas.
 func replicas(t *testing.T, b *Boards, after time.Duration) (int, string) {
 	t.Helper()
 	details, err := b.Get(start.Add(after), service, "a")
@@ -98,7 +98,7 @@ func replicas(t *testing.T, b *Boards, after time.Duration) (int, string) {
 	}
 	model := details.Applications["chat"].Deployments["Model"]
 	if model.TargetNumReplicas == nil || model.Config == nil {
-		t.Fatalf("nothing is told of the replicas: %+v", model)
+		t.Fatalf("no replicas are reported: %+v", model)
 	}
 	states := make([]string, 0, len(model.Replicas))
 	for _, replica := range model.Replicas {
@@ -189,8 +189,8 @@ func TestWhatIsNotSaidOfReplicasIsNotTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, deployment := range details.Applications["x"].Deployments {
-		if told, _ := json.Marshal(deployment); string(told) != `{"name":"`+name+`","status":"HEALTHY","message":""}` {
-			t.Errorf("%s: %s", name, told)
+		if reported, _ := json.Marshal(deployment); string(reported) != `{"name":"`+name+`","status":"HEALTHY","message":""}` {
+			t.Errorf("%s: %s", name, reported)
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// defaultJobStatus is that of a job which nobody steers: it goes on.
+// defaultJobStatus is the status of a job without a steered one: it keeps running.
 const defaultJobStatus = "RUNNING"
 
 // jobStatuses are those that Ray knows.
@@ -22,8 +22,8 @@ type Job struct {
 	EndTime      int64  `json:"end_time,omitempty"`
 }
 
-// Job tells how the job of this id gets on. Nothing runs in fake pods, so nobody submits one: whoever asks for it finds it.
-// An error is a *SteeredError.
+// Job returns the status of the job with this id. Nothing runs in fake pods, so none is submitted: every job exists. An error
+// is a *SteeredError.
 func (b *Boards) Job(now time.Time, service Service, headUID, id string) (*Job, error) {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()

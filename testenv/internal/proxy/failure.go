@@ -50,6 +50,6 @@ func (f *failure) write(w http.ResponseWriter) {
 func writeJSON(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	// The caller may be gone; nobody is left to tell.
+	// The caller may have disconnected.
 	_ = json.NewEncoder(w).Encode(body)
 }

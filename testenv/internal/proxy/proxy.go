@@ -81,7 +81,7 @@ func (p *Proxy) servePod(w http.ResponseWriter, r *http.Request, t target) {
 		http.NotFound(w, r)
 		return
 	}
-	// The caller may be gone; nobody is left to tell.
+	// The caller may have disconnected.
 	_, _ = io.WriteString(w, "success")
 }
 

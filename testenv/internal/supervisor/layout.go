@@ -21,7 +21,7 @@ func (l layout) stages() string          { return filepath.Join(l.root, "stages.
 func (l layout) complaints() string      { return filepath.Join(l.root, "testenv.log") }
 func (l layout) lock() string            { return filepath.Join(l.root, "lock") }
 
-// prepare makes the directories anew: what a killed environment left there is removed.
+// prepare recreates the directories, and removes what a killed environment left there.
 func (l layout) prepare() error {
 	if err := errors.Join(l.removeData(), os.RemoveAll(l.logs())); err != nil {
 		return err

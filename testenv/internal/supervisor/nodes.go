@@ -14,8 +14,8 @@ import (
 //go:embed stages.yaml
 var stages []byte
 
-// podCIDR is where fake pods get their addresses: a half of 198.18.0.0/15, which is set aside for tests. The other half
-// holds the nodes and the API server's advertised address.
+// podCIDR is the range of the addresses of fake pods: one half of 198.18.0.0/15, which is reserved for tests. The other half
+// contains the nodes and the API server's advertised address.
 const podCIDR = "198.19.0.0/16"
 
 // processNodeLabel is on nodes that run their pods themselves (see internal/processnode/node): kwok leaves them alone.
@@ -38,7 +38,7 @@ func (e *Environment) startNodes(ctx context.Context) error {
 	}
 	program := filepath.Join(filepath.Dir(own), "kwok")
 	if _, err := os.Stat(program); err != nil {
-		return fmt.Errorf("kwok must be beside testenv (make testenv puts both there): %w", err)
+		return fmt.Errorf("kwok must be next to testenv (make testenv installs both): %w", err)
 	}
 	if err := os.WriteFile(e.layout.stages(), stages, 0o600); err != nil {
 		return err

@@ -25,7 +25,7 @@ const (
 	stopWithin = 3 * time.Second
 )
 
-// ErrStopped says that an environment was told to stop before it was ready.
+// ErrStopped reports that an environment was stopped before it was ready.
 var ErrStopped = errors.New("stopped before it was ready")
 
 // Options say what environment to run.

@@ -1,10 +1,11 @@
-//! What is to be done when.
+//! Queue of timed tasks.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-/// Chores by the time they are due; those that are due together are done in the order in which they were planned.
+/// Tasks ordered by due time; tasks with the same due time run in the order in which they were
+/// scheduled.
 #[derive(Debug)]
 pub(super) struct Agenda<C> {
     chores: BTreeMap<(Timestamp, u64), C>,
@@ -18,26 +19,26 @@ impl<C> Default for Agenda<C> {
 }
 
 impl<C> Agenda<C> {
-    /// Plans a chore.
+    /// Schedules a task.
     pub(super) fn plan(&mut self, due: Timestamp, chore: C) {
         self.chores.insert((due, self.planned), chore);
         self.planned += 1;
     }
 
-    /// When the next chore is due.
+    /// Returns the due time of the next task; `None` if the queue is empty.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.chores.keys().next().map(|(due, _)| *due)
     }
 
-    /// Takes a chore that is due.
+    /// Removes and returns the next due task; `None` if no task is due.
     pub(super) fn take(&mut self, now: Timestamp) -> Option<C> {
         let first = self.chores.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// Gives up all chores of this sort.
-    pub(super) fn strike_out(&mut self, sort: impl Fn(&C) -> bool) {
-        self.chores.retain(|_, chore| !sort(chore));
+    /// Cancels all tasks that match.
+    pub(super) fn strike_out(&mut self, matches: impl Fn(&C) -> bool) {
+        self.chores.retain(|_, chore| !matches(chore));
     }
 }
 
@@ -50,16 +51,16 @@ mod tests {
     }
 
     #[test]
-    fn chores_are_taken_by_time_and_then_as_planned() {
-        let mut agenda = Agenda::default();
-        agenda.plan(at(2), "late");
-        agenda.plan(at(1), "first");
-        agenda.plan(at(1), "second");
+    fn tasks_run_by_due_time_and_then_in_scheduling_order() {
+        let mut queue = Agenda::default();
+        queue.plan(at(2), "late");
+        queue.plan(at(1), "first");
+        queue.plan(at(1), "second");
 
-        assert_eq!(agenda.next(), Some(at(1)));
-        let taken: Vec<_> = std::iter::from_fn(|| agenda.take(at(1))).collect();
+        assert_eq!(queue.next(), Some(at(1)));
+        let taken: Vec<_> = std::iter::from_fn(|| queue.take(at(1))).collect();
 
         assert_eq!(taken, ["first", "second"]);
-        assert_eq!(agenda.next(), Some(at(2)));
+        assert_eq!(queue.next(), Some(at(2)));
     }
 }

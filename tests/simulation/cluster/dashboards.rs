@@ -1,5 +1,5 @@
-//! Serve on each head, without Ray: takes configurations and tells how their applications get on, as
-//! testenv/internal/dashboard does.
+//! Simulated Ray dashboards: accept Serve configurations and report the status of their applications,
+//! like testenv/internal/dashboard.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,76 +11,79 @@ use super::pace::later;
 use super::read::{items, text};
 use super::{BoardFate, Fates, Pace};
 
-/// The dashboards of all heads, by the namespaces and names of their Services.
+/// Ray dashboards of all heads, by namespace and name of their Services.
 #[derive(Debug, Default)]
 pub(super) struct Dashboards {
     boards: BTreeMap<(String, String), Board>,
-    /// How many heads were reached so far.
+    /// Number of heads reached so far.
     reached: u64,
-    /// How many applications were deployed so far.
+    /// Number of deployments of applications and capacity changes so far.
     deployments: u64,
 }
 
-/// A head, from its start to its restart or end: Ray keeps the applications in it.
+/// One run of a Ray head, from its start to its restart or end. Applications live as long as the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Uid of its pod.
+    /// Uid of the head pod.
     pub(super) uid: String,
-    /// How often its containers were started again.
+    /// Restart count of its container.
     pub(super) restarts: u64,
 }
 
-/// The dashboard of one head.
+/// Ray dashboard of one run of a head.
 #[derive(Debug)]
 struct Board {
     head: Head,
     ordinal: u64,
     reached_at: Timestamp,
     capacity: Option<f64>,
-    /// By name; `None` until there is a configuration.
+    /// Applications by name; `None` until the first configuration.
     applications: Option<BTreeMap<String, Application>>,
-    /// The addresses of the pods that hold replicas, by application and deployment.
+    /// IPs of the pods that hold replicas, by application and deployment.
     places: BTreeMap<(String, String), Vec<String>>,
 }
 
-/// An application as it was deployed last.
+/// Serve application since its last deployment.
 #[derive(Debug, Clone)]
 struct Application {
-    /// Its whole entry in the configuration.
+    /// Entry in the Serve configuration.
     entry: Value,
     deployed_at: Timestamp,
-    /// From its deployment until it runs.
+    /// Time from deployment until it runs.
     delay: Duration,
-    /// The last change of capacity since then.
+    /// Last change of the target capacity since the deployment.
     scaled: Option<Scaled>,
 }
 
-/// A change of capacity.
+/// Change of the target capacity.
 #[derive(Debug, Clone)]
 struct Scaled {
-    /// The capacity before.
+    /// Target capacity before, in percent; `None` means it was not set.
     before: Option<f64>,
     at: Timestamp,
-    /// From the change until there are replicas for it.
+    /// Time from the change until its replicas run.
     delay: Duration,
 }
 
-/// Another answer than the one that was asked for.
+/// Error of a simulated Ray dashboard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// An HTTP status and what is said.
+    /// An HTTP error.
     With {
-        /// The HTTP status.
+        /// HTTP status code.
         code: u16,
-        /// What is said.
+        /// Response body.
         message: String,
     },
-    /// None at all.
+    /// The response never arrives.
     Silence,
 }
 
 impl Dashboards {
-    /// Tells how the applications behind a Service get on.
+    /// Returns the status of the applications behind a Service. `workers` has the IPs of the ready workers.
+    ///
+    /// # Errors
+    /// Returns the error of an injected fault.
     pub(super) fn get(
         &mut self,
         now: Timestamp,
@@ -109,8 +112,11 @@ impl Dashboards {
         Ok(json!({"deploy_mode": "MULTI_APP", "target_capacity": board.capacity, "applications": shown}))
     }
 
-    /// Takes a configuration. Applications that it changes deploy anew; the others go on as they are, and another capacity changes how
-    /// many replicas they have.
+    /// Accepts a Serve configuration. Changed applications are redeployed; the others keep running, with a
+    /// different number of replicas if the target capacity changes.
+    ///
+    /// # Errors
+    /// Returns status 400 for an invalid configuration, or the error of an injected fault.
     pub(super) fn put(
         &mut self,
         now: Timestamp,
@@ -122,7 +128,7 @@ impl Dashboards {
         self.reach(now, fates, service, head)?;
         let (capacity, entries) = parse(body).map_err(|message| Refused::With { code: 400, message })?;
         let Some(board) = self.boards.get_mut(service) else { return Ok(()) };
-        let (was, before) = (board.capacity, board.applications.take().unwrap_or_default());
+        let (old_capacity, before) = (board.capacity, board.applications.take().unwrap_or_default());
         let mut applications = BTreeMap::new();
         for (name, entry) in entries {
             let kept = before.get(&name).filter(|application| application.entry == entry).cloned();
@@ -131,9 +137,9 @@ impl Dashboards {
                 pace.draw(&pace.deploy, "deploy", self.deployments)
             };
             let application = match kept {
-                Some(kept) if was == capacity => kept,
+                Some(kept) if old_capacity == capacity => kept,
                 Some(kept) => {
-                    let scaled = Scaled { before: was, at: now, delay: delay() };
+                    let scaled = Scaled { before: old_capacity, at: now, delay: delay() };
                     Application { scaled: Some(scaled), ..kept }
                 }
                 None => Application { entry, deployed_at: now, delay: delay(), scaled: None },
@@ -144,7 +150,7 @@ impl Dashboards {
         Ok(())
     }
 
-    /// The dashboard of a Service whose head this is: another head than before starts without applications.
+    /// Returns the dashboard behind a Service. A new run of the head starts without applications.
     fn reach(
         &mut self,
         now: Timestamp,
@@ -182,7 +188,8 @@ impl Dashboards {
 }
 
 impl Board {
-    /// Puts each replica on a worker of its own, where it stays. The oldest go first.
+    /// Assigns each replica of a deployment to a different worker, where it stays. The oldest replicas are
+    /// removed first.
     fn place(&mut self, workers: &[String]) {
         let applications = self.applications.iter().flatten();
         let deployments = applications.flat_map(|(name, application)| {
@@ -211,7 +218,8 @@ impl Application {
         }
     }
 
-    /// How many replicas of so many run at such a capacity, while there are places for them, and how many are wanted.
+    /// Returns the running and the wanted number of replicas, of `full` at 100 percent capacity. `places`
+    /// is the number of replicas with a worker.
     fn replicas(&self, full: u64, now: Timestamp, capacity: Option<f64>, places: usize) -> (u64, u64) {
         let wanted = adjusted(full, capacity);
         let running = match &self.scaled {
@@ -222,14 +230,14 @@ impl Application {
     }
 
     fn show(&self, application: &str, status: &str, now: Timestamp, board: &Board) -> Value {
-        let of_deployments = match status {
+        let deployment_status = match status {
             "RUNNING" => "HEALTHY",
             "UNHEALTHY" | "DEPLOY_FAILED" => "UNHEALTHY",
             _ => "UPDATING",
         };
         let deployments = items(&self.entry, "/deployments").map(|deployment| {
             let name = text(deployment, "/name");
-            let mut shown = json!({"name": name, "status": of_deployments, "message": ""});
+            let mut shown = json!({"name": name, "status": deployment_status, "message": ""});
             if let Some(full) = deployment["num_replicas"].as_u64() {
                 let places = board.places.get(&(application.to_owned(), name.to_owned()));
                 let places = places.map(Vec::as_slice).unwrap_or_default();
@@ -251,8 +259,8 @@ impl Application {
     }
 }
 
-/// How many replicas Serve runs of so many (ray-project/ray `python/ray/serve/_private/utils.py`,
-/// `get_capacity_adjusted_num_replicas`, as of Ray 2.53).
+/// Returns the number of replicas at a target capacity in percent (ray-project/ray
+/// `python/ray/serve/_private/utils.py`, `get_capacity_adjusted_num_replicas`, as of Ray 2.53).
 fn adjusted(full: u64, capacity: Option<f64>) -> u64 {
     match capacity {
         Some(0.0) => 0,
@@ -261,13 +269,17 @@ fn adjusted(full: u64, capacity: Option<f64>) -> u64 {
     }
 }
 
-/// Whether `now` is in the time that starts so many milliseconds after `since`, and is that long.
+/// Returns true if `now` is in the interval of `for_ms` that starts `after_ms` after `since`.
 fn within(now: Timestamp, since: Timestamp, after_ms: u64, for_ms: u64) -> bool {
     let from = later(since, Duration::from_millis(after_ms));
     from <= now && now < later(from, Duration::from_millis(for_ms))
 }
 
-/// The target capacity and the applications of a configuration, by name; one without a name is called "default".
+/// Parses a Serve configuration into target capacity (percent) and applications by name, which defaults
+/// to "default".
+///
+/// # Errors
+/// Returns a message that describes what is invalid.
 fn parse(body: &[u8]) -> Result<(Option<f64>, BTreeMap<String, Value>), String> {
     let config: Value = serde_json::from_slice(body).map_err(|error| format!("the Serve configuration: {error}"))?;
     let Some(Value::Array(list)) = config.get("applications") else {

@@ -1,8 +1,8 @@
-//! EndpointSlices, as the controller of kube-controller-manager makes them: for each Service with a selector, the pods that
-//! it leads to.
+//! EndpointSlice controller, like that of kube-controller-manager: lists the selected pods of each
+//! Service with a selector.
 //!
-//! There is one slice a Service; its ports are those of the first of its pods, where the real controller makes a slice for
-//! each way in which pods resolve named ports.
+//! Each Service has one slice, with the ports of its first pod. The real controller makes one slice for
+//! each distinct set of resolved ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,33 +14,33 @@ use super::read::{condition, fields, has_ended, is_deleted, items, key, text, ui
 use super::{Chore, Desk};
 use crate::api::Api;
 
-/// The label of a slice that names its Service.
+/// Label of a slice with the name of its Service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-/// The label of a slice that names who keeps it.
+/// Label of a slice with the name of its controller.
 const KEEPER_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
-/// Who keeps the slices here.
+/// Name of this controller.
 const KEEPER: &str = "endpointslice-controller.k8s.io";
-/// The label of what belongs to a Service without an address of its own.
+/// Label of slices of headless Services.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
 /// Namespace and name.
 type Key = (String, String);
 
-/// The controller, and what it knows of pods, Services and slices.
+/// EndpointSlice controller with its caches of pods, Services and slices.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
     services: BTreeMap<Key, Arc<Value>>,
     pods: BTreeMap<Key, Arc<Value>>,
-    /// The slices of each Service, by their names.
+    /// Slices of each Service, by slice name.
     slices: BTreeMap<Key, BTreeMap<String, Arc<Value>>>,
-    /// Services that are about to be looked at.
+    /// Services with a pending sync.
     due: BTreeSet<Key>,
-    /// How often one was.
+    /// Number of syncs scheduled so far.
     rounds: u64,
 }
 
 impl Endpoints {
-    /// Takes note of a Service as it is now.
+    /// Observes the current state of a Service.
     pub(super) fn see_service(&mut self, desk: &mut Desk<'_>, service: &Arc<Value>, gone: bool) {
         let key = key(service);
         if gone {
@@ -51,7 +51,7 @@ impl Endpoints {
         }
     }
 
-    /// Takes note of a pod as it is now, and was.
+    /// Observes the current state of a pod, and the one before.
     pub(super) fn see_pod(&mut self, desk: &mut Desk<'_>, pod: &Arc<Value>, before: Option<&Value>, gone: bool) {
         let key = key(pod);
         let namespace = key.0.clone();
@@ -60,15 +60,15 @@ impl Endpoints {
         } else {
             self.pods.insert(key, pod.clone());
         }
-        let leads = |service: &Value| selects(service, pod) || before.is_some_and(|before| selects(service, before));
-        let services = in_namespace(&self.services, &namespace).filter(|(_, service)| leads(service));
-        let concerned: Vec<Key> = services.map(|(key, _)| key.clone()).collect();
-        for service in concerned {
+        let is_selected = |service: &Value| selects(service, pod) || before.is_some_and(|before| selects(service, before));
+        let services = in_namespace(&self.services, &namespace).filter(|(_, service)| is_selected(service));
+        let affected: Vec<Key> = services.map(|(key, _)| key.clone()).collect();
+        for service in affected {
             self.plan(desk, service);
         }
     }
 
-    /// Takes note of a slice as it is now: what was done to it by others is put right.
+    /// Observes the current state of a slice. Changes by other writers are corrected.
     pub(super) fn see_slice(&mut self, desk: &mut Desk<'_>, slice: &Arc<Value>, gone: bool) {
         let (namespace, name) = key(slice);
         let service = (namespace, slice["metadata"]["labels"][SERVICE_LABEL].as_str().unwrap_or_default().to_owned());
@@ -91,7 +91,7 @@ impl Endpoints {
         }
     }
 
-    /// Brings the slice of a Service up to date.
+    /// Creates or updates the slice of a Service.
     pub(super) fn publish(&mut self, now: Timestamp, api: &mut Api, key: &Key) {
         self.due.remove(key);
         let Some(service) = self.services.get(key).filter(|service| has_selector(service) && !is_deleted(service))
@@ -103,32 +103,32 @@ impl Endpoints {
             .filter(|pod| selects(service, pod) && is_endpoint(pod))
             .collect();
         let wanted = slice(service, &pods);
-        let kept = self.slices.get(key).and_then(|slices| {
+        let existing = self.slices.get(key).and_then(|slices| {
             slices.values().find(|slice| slice["metadata"]["labels"][KEEPER_LABEL] == KEEPER && !is_deleted(slice))
         });
-        let Some(kept) = kept else {
-            // A namespace that is going takes nothing new.
-            let made = api.create(now, wanted);
-            assert!(made.as_ref().err().is_none_or(|refusal| refusal.code == 403), "{made:?}");
+        let Some(existing) = existing else {
+            // A terminating namespace rejects new objects (403).
+            let created = api.create(now, wanted);
+            assert!(created.as_ref().err().is_none_or(|error| error.code == 403), "{created:?}");
             return;
         };
         let labels = |slice: &Value| slice["metadata"]["labels"].clone();
-        if PARTS.iter().all(|part| kept[part] == wanted[part]) && labels(kept) == labels(&wanted) {
+        if PARTS.iter().all(|part| existing[part] == wanted[part]) && labels(existing) == labels(&wanted) {
             return;
         }
-        let renew = |slice: &mut Value| {
+        let sync = |slice: &mut Value| {
             for part in PARTS {
                 slice[part] = wanted[part].clone();
             }
             slice["metadata"]["labels"] = labels(&wanted);
         };
-        let name = text(kept, "/metadata/name").to_owned();
-        if api.get("EndpointSlice", &key.0, &name).is_some_and(|slice| uid(slice) == uid(kept)) {
-            api.update(now, "EndpointSlice", &key.0, &name, renew).expect("the slice is there");
+        let name = text(existing, "/metadata/name").to_owned();
+        if api.get("EndpointSlice", &key.0, &name).is_some_and(|slice| uid(slice) == uid(existing)) {
+            api.update(now, "EndpointSlice", &key.0, &name, sync).expect("the slice is there");
         }
     }
 
-    /// The pod with the least uid that is said to be ready behind a port of a Service.
+    /// Returns the smallest uid of the ready endpoints of a Service port; `None` if there is none.
     pub(super) fn ready_pod(&self, namespace: &str, service: &str, port: &str) -> Option<&str> {
         let slices = self.slices.get(&(namespace.to_owned(), service.to_owned()))?;
         let serves = |slice: &&Arc<Value>| items(slice, "/ports").any(|served| text(served, "/name") == port);
@@ -140,24 +140,24 @@ impl Endpoints {
             .min()
     }
 
-    /// The addresses of those workers of a cluster that are ready.
+    /// Returns the IPs of the ready workers of a RayCluster.
     pub(super) fn ready_workers(&self, namespace: &str, cluster: &str) -> Vec<String> {
-        let is_its = |pod: &&Arc<Value>| {
+        let is_worker = |pod: &&Arc<Value>| {
             let labels = &pod["metadata"]["labels"];
             labels["ray.io/cluster"] == cluster && labels["ray.io/node-type"] == "worker" && !is_deleted(pod)
         };
-        let pods = in_namespace(&self.pods, namespace).map(|(_, pod)| pod).filter(is_its);
+        let pods = in_namespace(&self.pods, namespace).map(|(_, pod)| pod).filter(is_worker);
         let ready = pods.filter(|pod| condition(pod, "Ready") == "True");
         ready.map(|pod| text(pod, "/status/podIP").to_owned()).collect()
     }
 
-    /// The pod of this uid.
+    /// Returns the pod with a uid; `None` if there is none in the namespace.
     pub(super) fn pod(&self, namespace: &str, wanted: &str) -> Option<&Arc<Value>> {
         in_namespace(&self.pods, namespace).map(|(_, pod)| pod).find(|pod| uid(pod) == wanted)
     }
 }
 
-/// What of a slice follows from its Service and the pods, beside its labels.
+/// Fields of a slice that the controller syncs in addition to labels.
 const PARTS: [&str; 2] = ["endpoints", "ports"];
 
 fn in_namespace<'a>(
@@ -177,7 +177,7 @@ fn selects(service: &Value, pod: &Value) -> bool {
     has_selector(service) && fields(service, "/spec/selector").all(|(label, value)| labels.get(label) == Some(value))
 }
 
-/// Whether a Service that selects the pod leads to it, be it that it is not ready.
+/// Returns true if a selected pod is an endpoint, ready or not.
 fn is_endpoint(pod: &Value) -> bool {
     !has_ended(pod) && !text(pod, "/status/podIP").is_empty()
 }
@@ -202,20 +202,21 @@ fn slice(service: &Value, pods: &[&Value]) -> Value {
             }],
         },
         "addressType": "IPv4",
-        // The real ones are null too when there are none.
+        // Like the real controller: null if there are no endpoints.
         "endpoints": if endpoints.is_empty() { Value::Null } else { Value::Array(endpoints) },
         "ports": ports,
     })
 }
 
-/// A pod that a Service leads to (Kubernetes 1.36 `staging/src/k8s.io/endpointslice/utils.go`, `podToEndpoint`).
+/// Returns the endpoint of a pod (Kubernetes 1.36 `staging/src/k8s.io/endpointslice/utils.go`,
+/// `podToEndpoint`).
 fn endpoint(service: &Value, pod: &Value) -> Value {
     let serving = condition(pod, "Ready") == "True";
     let terminating = is_deleted(pod);
-    let anyway = service["spec"]["publishNotReadyAddresses"] == true;
+    let publish_not_ready = service["spec"]["publishNotReadyAddresses"] == true;
     let mut endpoint = json!({
         "addresses": [text(pod, "/status/podIP")],
-        "conditions": {"ready": anyway || serving && !terminating, "serving": serving, "terminating": terminating},
+        "conditions": {"ready": publish_not_ready || serving && !terminating, "serving": serving, "terminating": terminating},
         "targetRef": {
             "kind": "Pod", "namespace": pod["metadata"]["namespace"], "name": pod["metadata"]["name"], "uid": uid(pod),
         },
@@ -228,7 +229,7 @@ fn endpoint(service: &Value, pod: &Value) -> Value {
     endpoint
 }
 
-/// The ports of a Service on a pod; those by a name that the pod doesn't have are left out.
+/// Resolves the ports of a Service on a pod; named ports that the pod does not have are left out.
 fn ports(service: &Value, pod: &Value) -> Value {
     let resolved = |port: &Value| {
         let protocol = Some(text(port, "/protocol")).filter(|protocol| !protocol.is_empty()).unwrap_or("TCP");

@@ -1,4 +1,4 @@
-//! What becomes of pods and dashboards: drawn from a seed, or listed when a failure is replayed.
+//! Injected faults of pods and Ray dashboards: random from a seed, or listed to replay a failure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,56 +8,61 @@ use serde::{Deserialize, Serialize};
 
 use crate::chance::Chance;
 
-/// What becomes of a pod. Times are milliseconds of virtual time since it was bound to a node.
+/// Fault of a pod. `after_ms` counts virtual milliseconds since the pod was bound to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
-    /// It takes this long to become ready.
+    /// The pod becomes ready only after this time.
+    #[serde(rename = "Slow")]
     Slow {
-        /// How long.
+        /// Milliseconds from binding until ready.
         after_ms: u64,
     },
-    /// It runs but never gets ready.
+    /// The pod runs but never becomes ready.
     NeverReady,
-    /// It never runs: its image can't be pulled.
+    /// The pod never runs: its image cannot be pulled.
     NeverStarts,
-    /// It fails for good: its phase is Failed, its containers are terminated.
+    /// The pod reaches phase Failed and its containers are terminated.
     Fails {
-        /// When.
+        /// Milliseconds from binding.
         after_ms: u64,
     },
-    /// It is evicted from its node: deleted, with the condition DisruptionTarget.
+    /// The pod is evicted: it gets the condition DisruptionTarget and is deleted.
     Evicted {
-        /// When.
+        /// Milliseconds from binding.
         after_ms: u64,
     },
-    /// Its node is drained: all pods on it are evicted.
+    /// The node of the pod is drained: all its pods are evicted.
+    #[serde(rename = "Drained")]
     Drained {
-        /// When.
+        /// Milliseconds from binding.
         after_ms: u64,
     },
-    /// Its containers end, and are started again after a while.
+    /// The containers fail and restart later.
     Restarts {
-        /// When.
+        /// Milliseconds from binding.
         after_ms: u64,
-        /// For how long it isn't ready.
+        /// Milliseconds until the containers run again.
         for_ms: u64,
     },
-    /// Once deleted, it takes long to end.
+    /// The pod terminates slowly after it is deleted.
+    #[serde(rename = "Lingers")]
     Lingers {
-        /// How long.
+        /// Milliseconds from deletion until it ends.
         for_ms: u64,
     },
-    /// It is ready, but nobody answers on the port of the Serve proxy.
+    /// The pod is ready, but its Serve proxy port refuses connections.
+    #[serde(rename = "Deaf")]
     Deaf {
-        /// From when.
+        /// Start in milliseconds.
         after_ms: u64,
-        /// For how long.
+        /// Duration in milliseconds.
         for_ms: u64,
     },
 }
 
 impl Fate {
-    /// How long after the binding of the pod something happens to it; `None` for what is just the way it is.
+    /// Returns the time from binding until the fault triggers; `None` for faults that are not a single
+    /// event.
     pub(super) fn strikes_after(self) -> Option<Duration> {
         match self {
             Self::Fails { after_ms }
@@ -69,57 +74,59 @@ impl Fate {
     }
 }
 
-/// What becomes of a dashboard: that is, of a head, from its start to its restart or end. Times are milliseconds of virtual
-/// time since it was reached for the first time, unless they say otherwise.
+/// Fault of a Ray dashboard during one run of its head. `after_ms` counts virtual milliseconds since it
+/// was first reached, unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BoardFate {
-    /// It answers nothing but this HTTP status.
+    /// Returns this HTTP status for all requests.
+    #[serde(rename = "Refuses")]
     Refuses {
-        /// The HTTP status.
+        /// HTTP status code.
         code: u16,
-        /// From when.
+        /// Start in milliseconds.
         after_ms: u64,
-        /// For how long.
+        /// Duration in milliseconds.
         for_ms: u64,
     },
-    /// It takes calls, and answers none of them.
+    /// Accepts requests and never responds.
     Hangs,
-    /// It answers everything with a page for people.
+    /// Returns an HTML page for all requests.
+    #[serde(rename = "Babbles")]
     Babbles,
-    /// What is deployed fails to, and comes up by itself after a while.
+    /// Deployments fail at first and recover by themselves.
     DeployFails {
-        /// How long after the deployment.
+        /// Milliseconds for which a deployment shows DEPLOY_FAILED.
         for_ms: u64,
     },
-    /// What runs is unhealthy for a while.
+    /// Running applications are unhealthy temporarily.
     Unhealthy {
-        /// From when, after the deployment.
+        /// Start, in milliseconds after the deployment runs.
         after_ms: u64,
-        /// For how long.
+        /// Duration in milliseconds.
         for_ms: u64,
     },
 }
 
-/// Fates by the order in which pods were made and dashboards were first reached, from 0.
+/// Faults by ordinal: the order in which pods were created and Ray dashboards first reached, from 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FateList {
-    /// Those of pods.
+    /// Faults of pods.
     pub pods: BTreeMap<u64, Fate>,
     /// Those of dashboards.
     pub boards: BTreeMap<u64, BoardFate>,
 }
 
-/// How many pods and dashboards meet with a fate, in thousandths.
+/// Fault probabilities in permille.
 #[derive(Debug, Clone, Copy)]
 pub struct Odds {
-    /// Of pods.
+    /// Probability for a pod.
     pub pods: u32,
-    /// Of dashboards.
+    /// Probability for a Ray dashboard.
     pub boards: u32,
 }
 
-/// Decides what becomes of whom, and remembers it.
+/// Decides which faults to inject and records those that triggered.
 #[derive(Debug, Clone)]
 pub struct Fates {
     source: Source,
@@ -134,17 +141,17 @@ enum Source {
 }
 
 impl Fates {
-    /// All goes well.
+    /// Injects no faults.
     pub fn kind() -> Self {
         Self::listed(FateList::default())
     }
 
-    /// Fates from a seed.
+    /// Injects random faults from a seed.
     pub fn drawn(chance: Chance, odds: Odds) -> Self {
         Self::from(Source::Drawn(chance, odds))
     }
 
-    /// These, and no others.
+    /// Injects exactly the listed faults.
     pub fn listed(fates: FateList) -> Self {
         Self::from(Source::Listed(fates))
     }
@@ -153,22 +160,22 @@ impl Fates {
         Self { source, struck: FateList::default(), healed: false }
     }
 
-    /// Those that have struck so far. Listed, they give the same run again.
+    /// Returns the faults triggered so far. Listed, they reproduce the run.
     pub fn struck(&self) -> &FateList {
         &self.struck
     }
 
-    /// Whether from now on all goes well.
+    /// Returns true if faults are disabled.
     pub(super) fn are_healed(&self) -> bool {
         self.healed
     }
 
-    /// Lets all go well from now on.
+    /// Disables faults from now on.
     pub(super) fn heal(&mut self) {
         self.healed = true;
     }
 
-    /// What is to become of the pod of this number.
+    /// Returns the fault of the pod with an ordinal; `None` if it has none.
     pub(super) fn of_pod(&self, ordinal: u64) -> Option<Fate> {
         match &self.source {
             Source::Drawn(chance, odds) => {
@@ -179,7 +186,7 @@ impl Fates {
         }
     }
 
-    /// What is to become of the dashboard of this number.
+    /// Returns the fault of the Ray dashboard with an ordinal; `None` if it has none.
     pub(super) fn of_board(&self, ordinal: u64) -> Option<BoardFate> {
         match &self.source {
             Source::Drawn(chance, odds) => {
@@ -190,12 +197,12 @@ impl Fates {
         }
     }
 
-    /// Notes that a pod met with its fate.
+    /// Records that the fault of a pod triggered.
     pub(super) fn strike_pod(&mut self, ordinal: u64, fate: Fate) {
         self.struck.pods.insert(ordinal, fate);
     }
 
-    /// Notes that a dashboard met with its fate.
+    /// Records that the fault of a Ray dashboard triggered.
     pub(super) fn strike_board(&mut self, ordinal: u64, fate: BoardFate) {
         self.struck.boards.insert(ordinal, fate);
     }
@@ -226,7 +233,7 @@ fn board_fate(rng: &mut Rng) -> BoardFate {
     }
 }
 
-/// A time in milliseconds: as likely in the bustle of a start as in the calm after it.
+/// Returns a random time in milliseconds, with equal weight for startup and later phases.
 fn moment(rng: &mut Rng) -> u64 {
     match rng.u32(0..3) {
         0 => rng.u64(0..500),
@@ -242,7 +249,7 @@ mod tests {
     const ODDS: Odds = Odds { pods: 100, boards: 200 };
 
     #[test]
-    fn as_many_meet_with_a_fate_as_the_odds_say() {
+    fn share_of_faulty_pods_and_dashboards_matches_the_probabilities() {
         let fates = Fates::drawn(Chance::new(1), ODDS);
 
         let pods = (0..10_000).filter(|&pod| fates.of_pod(pod).is_some()).count();
@@ -253,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_struck_can_be_listed_and_written_down() {
+    fn fault_list_survives_serialization_and_replays_the_same_faults() {
         let drawn = Fates::drawn(Chance::new(1), Odds { pods: 1000, boards: 1000 });
         let list = FateList {
             pods: (0..20).filter_map(|pod| Some((pod, drawn.of_pod(pod)?))).collect(),

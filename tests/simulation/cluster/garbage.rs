@@ -1,7 +1,8 @@
-//! The garbage collector: deletes what belonged to objects that are gone, and lets owners that wait for it go.
+//! Garbage collector: deletes the dependents of deleted owners, and removes the finalizers of owners
+//! that wait for their dependents.
 //!
-//! It goes by uids: an owner that was made anew under the same name is another one (Kubernetes 1.36
-//! `pkg/controller/garbagecollector/garbagecollector.go`, `attemptToDeleteItem`).
+//! Owners are identified by uid: an owner recreated under the same name is a different one (Kubernetes
+//! 1.36 `pkg/controller/garbagecollector/garbagecollector.go`, `attemptToDeleteItem`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,24 +13,24 @@ use super::read::{is_deleted, items, key, text, uid};
 use super::{Chore, Desk};
 use crate::api::{Api, Change, DeleteOptions, Kind, Propagation};
 
-/// Holds an owner until those of its dependents that block its deletion are gone.
+/// Finalizer that keeps an owner until its blocking dependents are deleted.
 const FOREGROUND: &str = "foregroundDeletion";
-/// Holds an owner until its dependents no longer name it.
+/// Finalizer that keeps an owner until its dependents no longer reference it.
 const ORPHAN: &str = "orphan";
 
-/// The garbage collector, and what it knows of all objects.
+/// Garbage collector with its ownership graph of all objects.
 #[derive(Debug, Default)]
 pub(super) struct Garbage {
     objects: BTreeMap<String, Held>,
-    /// By the uids of owners, whether these are known or not: the uids of their dependents.
+    /// Uids of dependents by owner uid, including owners that are not known.
     dependents: BTreeMap<String, BTreeSet<String>>,
-    /// Objects that are about to be looked at.
+    /// Objects with pending processing.
     due: BTreeSet<String>,
-    /// How often one was.
+    /// Number of times processing was scheduled.
     rounds: u64,
 }
 
-/// What counts of an object.
+/// Node of the ownership graph: what matters of an object.
 #[derive(Debug, Clone, PartialEq)]
 struct Held {
     kind: &'static str,
@@ -37,16 +38,16 @@ struct Held {
     name: String,
     owners: Vec<Owner>,
     deleted: bool,
-    /// Whether it waits for its dependents to go.
+    /// Set if it is terminating and waits for its dependents to be deleted.
     foreground: bool,
-    /// Whether it waits for its dependents to be left alone.
+    /// Set if it is terminating and its dependents are to be orphaned.
     orphan: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
     uid: String,
-    /// Whether this owner, when it waits, waits for the object.
+    /// Set if the object blocks foreground deletion of this owner (`blockOwnerDeletion`).
     blocks: bool,
 }
 
@@ -58,7 +59,7 @@ impl Held {
             blocks: owner.get("blockOwnerDeletion") == Some(&Value::Bool(true)),
         };
         let deleted = is_deleted(object);
-        let held_by = |finalizer: &str| deleted && items(object, "/metadata/finalizers").any(|held| held == finalizer);
+        let held_by = |finalizer: &str| deleted && items(object, "/metadata/finalizers").any(|present| present == finalizer);
         Self {
             kind: &kind.kind,
             namespace,
@@ -72,7 +73,7 @@ impl Held {
 }
 
 impl Garbage {
-    /// Takes note of a change of any object.
+    /// Observes a change of any object.
     pub(super) fn see(&mut self, desk: &mut Desk<'_>, change: &Change) {
         let uid = uid(&change.object);
         if change.gone {
@@ -86,11 +87,11 @@ impl Garbage {
         let owners_before = before.as_ref().map_or(&[][..], |before| &before.owners);
         if owners_before != held.owners {
             self.index(uid, owners_before, &held.owners);
-            let waits = |owner: &Owner| self.objects.get(&owner.uid).is_none_or(|owner| owner.foreground);
-            if held.owners.iter().any(waits) {
+            let is_deleted_or_waits = |owner: &Owner| self.objects.get(&owner.uid).is_none_or(|owner| owner.foreground);
+            if held.owners.iter().any(is_deleted_or_waits) {
                 self.plan(desk, uid);
             }
-            // An owner that waited for this object need not do so any more.
+            // A former owner may have waited for this object.
             for owner in owners_before {
                 self.plan_if_waiting(desk, &owner.uid);
             }
@@ -152,7 +153,8 @@ impl Garbage {
         }
     }
 
-    /// Looks at an object: deletes it if its owners are gone, lets it go if it waits for nothing any more.
+    /// Processes an object: deletes it if its owners are deleted, and removes its finalizer if it no longer
+    /// waits for dependents.
     pub(super) fn collect(&mut self, now: Timestamp, api: &mut Api, uid: &str) {
         self.due.remove(uid);
         let Some(held) = self.objects.get(uid) else { return };
@@ -168,7 +170,7 @@ impl Garbage {
         }
     }
 
-    /// Decides on an object that has owners.
+    /// Deletes an object without remaining owners, or removes the references to deleted ones.
     fn judge(&self, now: Timestamp, api: &mut Api, uid: &str, held: &Held) {
         let waits = |owner: &&Owner| self.objects.get(&owner.uid).is_some_and(|owner| owner.foreground);
         let stays = |owner: &&Owner| self.objects.get(&owner.uid).is_some_and(|owner| !owner.foreground);
@@ -177,19 +179,19 @@ impl Garbage {
             let lost: BTreeSet<&str> = held.owners.iter().filter(lost).map(|owner| owner.uid.as_str()).collect();
             return disown(now, api, uid, held, &lost);
         }
-        let waited_for = held.owners.iter().any(|owner| waits(&owner)) && self.dependents(uid).next().is_some();
-        let propagation = if waited_for { Propagation::Foreground } else { Propagation::Background };
+        let owner_waits = held.owners.iter().any(|owner| waits(&owner)) && self.dependents(uid).next().is_some();
+        let propagation = if owner_waits { Propagation::Foreground } else { Propagation::Background };
         let options =
             DeleteOptions { uid: Some(uid.to_owned()), propagation: Some(propagation), ..DeleteOptions::default() };
         if is_there(api, uid, held) {
-            api.delete(now, held.kind, &held.namespace, &held.name, &options).expect("it is there, and has this uid");
+            api.delete(now, held.kind, &held.namespace, &held.name, &options).expect("the object exists with this uid");
         }
     }
 
-    /// Takes an owner's name off its dependents, and lets it go.
+    /// Removes an owner from its dependents, then removes its orphan finalizer.
     fn set_free(&self, now: Timestamp, api: &mut Api, uid: &str, held: &Held) {
-        for (dependent, its) in self.dependents(uid) {
-            disown(now, api, dependent, its, &BTreeSet::from([uid]));
+        for (dependent, tracked) in self.dependents(uid) {
+            disown(now, api, dependent, tracked, &BTreeSet::from([uid]));
         }
         drop_finalizer(now, api, uid, held, ORPHAN);
     }
@@ -201,7 +203,7 @@ fn is_there(api: &Api, wanted: &str, held: &Held) -> bool {
 
 fn update(now: Timestamp, api: &mut Api, uid: &str, held: &Held, change: impl FnOnce(&mut Value)) {
     if is_there(api, uid, held) {
-        api.update(now, held.kind, &held.namespace, &held.name, change).expect("it is there");
+        api.update(now, held.kind, &held.namespace, &held.name, change).expect("the object exists");
     }
 }
 
@@ -219,7 +221,7 @@ fn disown(now: Timestamp, api: &mut Api, uid: &str, held: &Held, owners: &BTreeS
 fn drop_finalizer(now: Timestamp, api: &mut Api, uid: &str, held: &Held, finalizer: &str) {
     update(now, api, uid, held, |object| {
         if let Some(Value::Array(finalizers)) = object.pointer_mut("/metadata/finalizers") {
-            finalizers.retain(|held| held != finalizer);
+            finalizers.retain(|present| present != finalizer);
         }
     });
 }

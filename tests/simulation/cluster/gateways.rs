@@ -1,4 +1,5 @@
-//! Who lets requests in: takes Gateways and routes as they are, a while after they have changed, and says so.
+//! Gateway controller: accepts Gateways and HTTPRoutes some time after they change, and writes their
+//! status.
 
 use std::collections::BTreeSet;
 
@@ -9,32 +10,35 @@ use super::read::{items, key, stamp, text};
 use super::{Chore, Desk};
 use crate::api::{Api, Change};
 
-/// A Gateway or a route, by its kind, namespace and name.
+/// Kind, namespace and name of a Gateway or an HTTPRoute.
 pub(super) type Way = (&'static str, String, String);
 
-/// The controller of all Gateways.
+/// Controller of all Gateways and HTTPRoutes.
 #[derive(Debug, Default)]
 pub(super) struct Gateways {
-    /// Those that are there.
+    /// Existing Gateways and HTTPRoutes.
     known: BTreeSet<Way>,
-    /// Those that are about to be looked at.
+    /// Objects with a pending status update.
     due: BTreeSet<Way>,
-    /// How often one was.
+    /// Number of status updates scheduled so far.
     rounds: u64,
 }
 
 impl Gateways {
-    /// Takes note of a change.
+    /// Observes a change of a Gateway, an HTTPRoute or a Service.
     pub(super) fn see(&mut self, desk: &mut Desk<'_>, change: &Change) {
         let (namespace, name) = key(&change.object);
         let kind = match change.kind.kind.as_str() {
             "Gateway" => "Gateway",
             "HTTPRoute" => "HTTPRoute",
-            // A route that leads to it is right or wrong now.
+            // The backends of routes in the namespace may resolve differently now.
             "Service" => {
-                let routes = self.known.iter().filter(|(kind, of, _)| *kind == "HTTPRoute" && *of == namespace);
+                let routes = self.known.iter().filter(|(kind, route_namespace, _)| *kind == "HTTPRoute" && *route_namespace == namespace);
                 let routes: Vec<Way> = routes.cloned().collect();
-                return routes.into_iter().for_each(|route| self.plan(desk, route));
+                for route in routes {
+                    self.plan(desk, route);
+                }
+                return;
             }
             _ => return,
         };
@@ -55,7 +59,7 @@ impl Gateways {
         }
     }
 
-    /// Says of a Gateway or a route what became of it.
+    /// Writes the status of a Gateway or an HTTPRoute.
     pub(super) fn let_in(&mut self, now: Timestamp, api: &mut Api, way: &Way) {
         self.due.remove(way);
         let (kind, namespace, name) = way;
@@ -66,9 +70,9 @@ impl Gateways {
                 json!({"conditions": conditions(now, &object, [("Accepted", class), ("Programmed", class)])})
             }
             _ => {
-                let leads = |backend: &Value| api.get("Service", namespace, text(backend, "/name")).is_some();
+                let exists = |backend: &Value| api.get("Service", namespace, text(backend, "/name")).is_some();
                 let mut backends = items(&object, "/spec/rules").flat_map(|rule| items(rule, "/backendRefs"));
-                let resolved = backends.all(leads);
+                let resolved = backends.all(exists);
                 let parents = items(&object, "/spec/parentRefs").map(|parent| {
                     let conditions = conditions(now, &object, [("Accepted", true), ("ResolvedRefs", resolved)]);
                     json!({"parentRef": parent, "controllerName": "sluice.dev/simulated", "conditions": conditions})
@@ -78,7 +82,7 @@ impl Gateways {
         };
         if without_times(&object["status"]) != without_times(&wanted) {
             let changed = api.update_status(now, kind, namespace, name, |way| way["status"] = wanted);
-            changed.expect("it is there");
+            changed.expect("the object exists");
         }
     }
 }

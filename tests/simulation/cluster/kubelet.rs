@@ -1,7 +1,7 @@
-//! The kubelets: what becomes of a pod from its binding until it is gone.
+//! Kubelets: pod lifecycle from binding to removal.
 //!
-//! A pod goes the way of testenv/internal/supervisor/stages.yaml, annotations that steer it included, unless it meets with
-//! a fate first.
+//! Pods follow testenv/internal/supervisor/stages.yaml, including its steering annotations, unless an
+//! injected fault triggers first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,60 +16,60 @@ use super::status::{self, Lodging, Stage};
 use super::{Chore, Desk, Fate, Fates};
 use crate::api::{Api, DeleteOptions};
 
-/// Where a pod is steered to: never-ready, failed or succeeded.
+/// Annotation that steers a pod to a state: never-ready, failed or succeeded.
 const PHASE_ANNOTATION: &str = "testenv.sluice.dev/phase";
-/// How long a pod takes to get ready, in seconds, like `5s`.
+/// Annotation with the time from scheduling until ready, in seconds, like `5s`.
 const READY_AFTER_ANNOTATION: &str = "testenv.sluice.dev/ready-after";
-/// How long a pod that is steered takes.
+/// Time until a steered pod changes its state.
 const STEERED: Duration = Duration::from_millis(200);
 
-/// The kubelets of all nodes.
+/// Kubelets of all nodes.
 #[derive(Debug, Default)]
 pub(super) struct Kubelet {
-    /// The pods that are bound, by their ordinals.
+    /// Bound pods by ordinal.
     pods: BTreeMap<u64, Lodger>,
-    /// How many addresses were given out.
+    /// Number of pod IPs assigned so far.
     addresses: usize,
 }
 
-/// A pod that is bound.
+/// Bound pod.
 #[derive(Debug)]
 struct Lodger {
     id: Arc<PodId>,
-    /// As it was seen last.
+    /// Last observed state.
     pod: Arc<Value>,
     bound_at: Timestamp,
-    /// From its binding until it is ready, if nothing happens.
+    /// Time from binding until ready, without faults.
     start: Duration,
     fate: Option<Fate>,
     restarts: u64,
-    /// Until when its containers don't run.
+    /// End of the downtime of its containers.
     down_until: Option<Timestamp>,
-    /// The stage that it comes to next, and the number of this plan; earlier plans are void.
+    /// Next planned state, with the number of the plan; a timer of an earlier plan is ignored.
     next: Option<Stage>,
     plan: u64,
     host_ip: String,
 }
 
 impl Kubelet {
-    /// Takes note of a pod as it is now; `host_ip` is the address of its node.
+    /// Observes the current state of a pod; `host_ip` is the IP of its node.
     pub(super) fn see(&mut self, desk: &mut Desk<'_>, id: &Arc<PodId>, pod: &Arc<Value>, host_ip: String) {
         let lodger = self.pods.entry(id.ordinal).or_insert_with(|| Lodger::move_in(desk, id, pod, host_ip));
-        let leaves = is_deleted(pod) && !lodger.is_leaving();
+        let starts_terminating = is_deleted(pod) && !lodger.is_leaving();
         lodger.pod = pod.clone();
-        if leaves {
+        if starts_terminating {
             lodger.leave(desk);
         } else {
             lodger.tend(desk);
         }
     }
 
-    /// Forgets a pod that is gone.
+    /// Removes a deleted pod.
     pub(super) fn forget(&mut self, id: &PodId) {
         self.pods.remove(&id.ordinal);
     }
 
-    /// Carries out a plan: brings the pod to the stage that is due.
+    /// Executes a plan: writes the planned state of the pod.
     pub(super) fn tend(&mut self, now: Timestamp, api: &mut Api, id: &PodId, plan: u64) {
         let Some(lodger) = self.pods.get(&id.ordinal).filter(|lodger| lodger.plan == plan) else { return };
         let Some(stage) = lodger.next else { return };
@@ -87,7 +87,7 @@ impl Kubelet {
         api.update_status(now, "Pod", &id.namespace, &id.name, written).expect("the pod is there");
     }
 
-    /// Lets a pod meet with its fate.
+    /// Triggers the fault of a pod.
     pub(super) fn strike(&mut self, now: Timestamp, fates: &mut Fates, api: &mut Api, id: &PodId) {
         let Some(lodger) = self.pods.get_mut(&id.ordinal) else { return };
         let Some(pod) = id.find(api).cloned().filter(|pod| !is_deleted(pod) && !has_ended(pod)) else { return };
@@ -109,30 +109,31 @@ impl Kubelet {
         fates.strike_pod(id.ordinal, fate);
     }
 
-    /// Evicts all that run on the node of a pod.
+    /// Evicts all pods on the node of a pod.
     fn drain(&self, now: Timestamp, api: &mut Api, id: &PodId) {
         let Some(node) = self.pods.get(&id.ordinal).map(|lodger| &lodger.host_ip) else { return };
-        for neighbour in self.pods.values().filter(|lodger| lodger.host_ip == *node) {
-            if neighbour.id.find(api).is_some_and(|pod| !is_deleted(pod) && !has_ended(pod)) {
-                evict(now, api, &neighbour.id);
+        for neighbor in self.pods.values().filter(|lodger| lodger.host_ip == *node) {
+            if neighbor.id.find(api).is_some_and(|pod| !is_deleted(pod) && !has_ended(pod)) {
+                evict(now, api, &neighbor.id);
             }
         }
     }
 
-    /// Ends a pod that was deleted. A kubelet tells that its containers have ended a while before it lets it go.
+    /// Ends a terminating pod. With `Pace::gone` set, the kubelet first reports that the containers have
+    /// ended and removes the pod some time later.
     pub(super) fn end(&mut self, desk: &mut Desk<'_>, api: &mut Api, id: &Arc<PodId>) {
         let Some(pod) = id.find(api).filter(|pod| is_deleted(pod)) else { return };
         match desk.pace.gone.as_ref().filter(|_| text(pod, "/status/phase") == "Running") {
             None => api.remove(desk.now, "Pod", &id.namespace, &id.name),
             Some(gone) => {
-                let well = desk.pace.chance.about("ends well", id.ordinal).bool();
-                self.bring(desk.now, api, id, if well { Stage::Succeeded } else { Stage::Failed });
+                let succeeds = desk.pace.chance.about("ends well", id.ordinal).bool();
+                self.bring(desk.now, api, id, if succeeds { Stage::Succeeded } else { Stage::Failed });
                 desk.after(desk.pace.draw(gone, "gone", id.ordinal), Chore::End(id.clone()));
             }
         }
     }
 
-    /// Looks at all pods anew: nothing keeps them from being ready, or from ending, any more.
+    /// Plans all pods again, now that no fault keeps them from becoming ready or from terminating.
     pub(super) fn heal(&mut self, desk: &mut Desk<'_>) {
         for lodger in self.pods.values_mut() {
             lodger.down_until = None;
@@ -144,21 +145,21 @@ impl Kubelet {
         }
     }
 
-    /// Whether nobody answers on the ports of this pod, though it is ready; notes it if so.
+    /// Returns true if the pod is ready but refuses connections; records the fault if so.
     pub(super) fn is_deaf(&self, now: Timestamp, fates: &mut Fates, uid: &str) -> bool {
         let Some(lodger) = self.pods.values().find(|lodger| lodger.id.uid == uid) else { return false };
         let Some(fate @ Fate::Deaf { after_ms, for_ms }) = lodger.fate else { return false };
         let from = later(lodger.bound_at, Duration::from_millis(after_ms));
-        let deaf = !fates.are_healed() && from <= now && now < later(from, Duration::from_millis(for_ms));
-        if deaf {
+        let unreachable = !fates.are_healed() && from <= now && now < later(from, Duration::from_millis(for_ms));
+        if unreachable {
             fates.strike_pod(lodger.id.ordinal, fate);
         }
-        deaf
+        unreachable
     }
 }
 
 impl Lodger {
-    /// A pod that has just been bound.
+    /// Starts tracking a newly bound pod.
     fn move_in(desk: &mut Desk<'_>, id: &Arc<PodId>, pod: &Arc<Value>, host_ip: String) -> Self {
         let fate = desk.fates.of_pod(id.ordinal).filter(|_| !desk.fates.are_healed());
         if let Some(after) = fate.and_then(Fate::strikes_after) {
@@ -166,7 +167,7 @@ impl Lodger {
         }
         Self {
             id: id.clone(),
-            // Of its state before, nothing counts: a pod may be bound and deleted in one breath.
+            // No earlier state: a pod may be deleted before its binding is observed.
             pod: Arc::new(Value::Null),
             bound_at: desk.now,
             start: desk.pace.draw(&desk.pace.start, "start", id.ordinal),
@@ -183,7 +184,7 @@ impl Lodger {
         is_deleted(&self.pod)
     }
 
-    /// Plans the end of the pod, which was deleted.
+    /// Plans the end of the terminating pod.
     fn leave(&mut self, desk: &mut Desk<'_>) {
         (self.next, self.plan) = (None, self.plan + 1);
         let delay = match self.fate {
@@ -196,7 +197,7 @@ impl Lodger {
         desk.after(delay, Chore::End(self.id.clone()));
     }
 
-    /// Plans what becomes of the pod next.
+    /// Plans the next state of the pod.
     fn tend(&mut self, desk: &mut Desk<'_>) {
         self.plan += 1;
         let next = self.next_stage(&self.pod, desk.now, desk.fates);
@@ -211,7 +212,7 @@ impl Lodger {
         }
     }
 
-    /// The stage that the pod comes to next, and when.
+    /// Returns the next state of the pod and its time; `None` if it stays as it is.
     fn next_stage(&self, pod: &Value, now: Timestamp, fates: &Fates) -> Option<(Stage, Timestamp)> {
         if is_deleted(pod) || !matches!(text(pod, "/status/phase"), "" | "Pending" | "Running") {
             return None;
@@ -224,12 +225,12 @@ impl Lodger {
             _ if ready == "True" => None,
             _ => self.troubled_stage(fates).map_or_else(
                 || Some((Stage::Ready, self.ready_at(pod, fates).max(now))),
-                |trouble| (ready != "False").then(|| (trouble, self.started(self.start).max(now))),
+                |faulty| (ready != "False").then(|| (faulty, self.started(self.start).max(now))),
             ),
         }
     }
 
-    /// The stage that the pod doesn't get beyond, as long as nothing is healed.
+    /// Returns the state in which a fault keeps the pod; `None` without such a fault.
     fn troubled_stage(&self, fates: &Fates) -> Option<Stage> {
         match self.fate {
             _ if fates.are_healed() => None,
@@ -239,10 +240,10 @@ impl Lodger {
         }
     }
 
-    /// When the pod is ready, if nobody steers it elsewhere.
+    /// Returns the time at which the pod becomes ready.
     fn ready_at(&self, pod: &Value, fates: &Fates) -> Timestamp {
-        if let Some(up) = self.down_until {
-            return up;
+        if let Some(end) = self.down_until {
+            return end;
         }
         match self.fate {
             Some(Fate::Slow { after_ms }) if !fates.are_healed() => self.started(Duration::from_millis(after_ms)),
@@ -255,7 +256,7 @@ impl Lodger {
     }
 }
 
-/// Evicts a pod as the API server does when its node is drained.
+/// Evicts a pod like the Eviction API of a node drain.
 fn evict(now: Timestamp, api: &mut Api, id: &PodId) {
     let message = "Eviction API: evicting";
     let disrupted = |pod: &mut Value| {
@@ -274,10 +275,11 @@ fn is_steered(pod: &Value) -> bool {
     matches!(steering(pod), "never-ready" | "failed" | "succeeded")
 }
 
-/// When the annotation lets the pod be ready: so many seconds after it was scheduled.
+/// Returns the ready time by annotation: seconds after the pod was scheduled. `None` without a valid
+/// annotation.
 fn steered_ready_at(pod: &Value) -> Option<Timestamp> {
-    let asked = pod["metadata"]["annotations"][READY_AFTER_ANNOTATION].as_str()?;
-    let seconds: u64 = asked.trim_end_matches('s').parse().ok()?;
+    let value = pod["metadata"]["annotations"][READY_AFTER_ANNOTATION].as_str()?;
+    let seconds: u64 = value.trim_end_matches('s').parse().ok()?;
     let scheduled = items(pod, "/status/conditions").find(|condition| condition["type"] == "PodScheduled");
     let since = scheduled.map(|condition| text(condition, "/lastTransitionTime"));
     let since = since.unwrap_or_else(|| text(pod, "/metadata/creationTimestamp"));

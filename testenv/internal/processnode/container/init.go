@@ -20,8 +20,8 @@ const (
 	reportFile
 )
 
-// Init turns this process, in namespaces of its own, into what the node's spec says. It returns only when that fails, and
-// has told the node why.
+// Init turns this process, in separate namespaces, into the one of the node's spec. It returns only when that fails, after
+// reporting the error to the node.
 func Init() int {
 	runtime.LockOSThread()
 	for _, file := range []int{specFile, namespaceFile, reportFile} {

@@ -107,7 +107,7 @@ func (p *Process) watch(log *Log, output, complaints *os.File) {
 	close(p.Exited)
 }
 
-// exitCode is what a shell would tell of a process.
+// exitCode returns the exit code that a shell would report.
 func exitCode(state *os.ProcessState) int {
 	if status := state.Sys().(syscall.WaitStatus); status.Signaled() {
 		return 128 + int(status.Signal())

@@ -94,7 +94,7 @@ func makeDevices() error {
 			failed = errors.Join(failed, fmt.Errorf("make the device %s: %w", path, err))
 			continue
 		}
-		// The umask takes bits from what mknod is told.
+		// The umask removes bits from the mode given to mknod.
 		failed = errors.Join(failed, os.Chmod(path, 0o666))
 	}
 	for name, target := range map[string]string{

@@ -53,7 +53,7 @@ func TestATableThatMakesNoSenseIsRefused(t *testing.T) {
 		"a: {path: /, command: true}": "command",
 	} {
 		if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), why) {
-			t.Errorf("%s: got %v, which doesn't tell of %q", text, err, why)
+			t.Errorf("%s: got %v, which doesn't mention %q", text, err, why)
 		}
 	}
 }

@@ -98,7 +98,7 @@ func (n *Node) Stop() error {
 	return failed
 }
 
-// prepare makes the directory, with a path that can be told to the kernel.
+// prepare creates the directory, with a path that can be passed to the kernel.
 func prepare(options *Options) error {
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return err

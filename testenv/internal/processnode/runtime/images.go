@@ -30,7 +30,7 @@ func (i Images) ListImages(context.Context, *runtimeapi.ImageFilter) ([]*runtime
 	return all, nil
 }
 
-// ImageStatus tells of no image if it is unknown: the kubelet then pulls it, and tells the pod why it can't.
+// ImageStatus returns no image if it is unknown: the kubelet then pulls it, and reports on the pod why that fails.
 func (i Images) ImageStatus(_ context.Context, image *runtimeapi.ImageSpec, _ bool) (*runtimeapi.ImageStatusResponse, error) {
 	reference, _, err := i.Table.Find(image.GetImage())
 	if err != nil {

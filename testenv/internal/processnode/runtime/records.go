@@ -32,7 +32,7 @@ type containerRecord struct {
 	Reason, Message            string
 }
 
-// records keeps what the kubelet was told in files: without them, a node that is started again would run anew what is over.
+// records stores what was reported to the kubelet in files: without them, a restarted node would run finished containers again.
 type records struct{ dir string }
 
 func (r records) path(kind, id string) string { return filepath.Join(r.dir, kind, id+".json") }

@@ -52,7 +52,7 @@ func (s *Service) specOf(
 	}, nil
 }
 
-// refuse tells of what can still reach the runtime: ephemeral containers come after the pod's admission.
+// refuse rejects what can still reach the runtime: ephemeral containers are added after the pod's admission.
 func refuse(config *runtimeapi.ContainerConfig, security *runtimeapi.LinuxContainerSecurityContext) error {
 	switch options := security.GetNamespaceOptions(); {
 	case security.GetPrivileged():

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Pool gives out addresses of a prefix. It goes round, also over a restart: an address that was given back is not given out
-// again soon, so that whoever still knows it doesn't take another pod for the one that is gone.
+// Pool allocates addresses of a prefix in a circle, also across restarts: a released address is not reused soon, so that a
+// client that still knows it doesn't mistake another pod for the deleted one.
 type Pool struct {
 	mutex  sync.Mutex
 	prefix netip.Prefix

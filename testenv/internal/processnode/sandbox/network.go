@@ -29,8 +29,8 @@ var (
 	NodeAddress = netip.MustParseAddr("198.18.0.1")
 	network     = netip.MustParsePrefix("198.18.0.0/16")
 	pods        = netip.MustParsePrefix("198.18.128.0/17")
-	// LinkAddress is the bridge's. Left to itself a bridge has the lowest of its ports', and changes it as pods come and go:
-	// what others send to the node is lost until they ask for it anew.
+	// LinkAddress is the bridge's. Without it a bridge has the lowest address of its ports, which changes with the pods:
+	// packets to the node are lost until its neighbors resolve the new one.
 	LinkAddress = net.HardwareAddr{0x02, 0x00, 198, 18, 0, 1}
 )
 

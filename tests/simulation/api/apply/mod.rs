@@ -145,7 +145,7 @@ fn conflict(live: &Value, conflicts: &[(Manager, String)]) -> Refusal {
         format!("\"{}\"{path}{using}", manager.name)
     };
     let summary = match conflicts {
-        [(manager, path)] => format!("conflict with {}: {path}", with(manager)),
+        [(manager, path)] => format!("conflict with {}: {path}", describe(manager)),
         _ => {
             let mut by_manager: BTreeMap<String, Vec<&str>> = BTreeMap::new();
             for (manager, path) in conflicts {
@@ -158,7 +158,7 @@ fn conflict(live: &Value, conflicts: &[(Manager, String)]) -> Refusal {
     };
     let plural = if conflicts.len() == 1 { "" } else { "s" };
     let cause = |(manager, path): &(Manager, String)| {
-        let message = format!("conflict with {}", with(manager));
+        let message = format!("conflict with {}", describe(manager));
         json!({"reason": "FieldManagerConflict", "message": message, "field": path})
     };
     Refusal {
