@@ -6,7 +6,8 @@ use jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use super::cluster_state::{PodOwnerId, PodOwnerKind, owner_key};
-use super::planners::{JobKey, PlannerKey, existing_cluster, is_standalone};
+use super::owners::{existing_cluster, is_standalone};
+use super::planner_key::{JobKey, PlannerKey};
 use super::ray_jobs::SubmitterOf;
 use super::recreate::member_uid_of_pod;
 use super::{Engine, priorities};

@@ -11,6 +11,8 @@ pub mod in_flight;
 mod job_context;
 mod managed;
 mod operator_config;
+mod owners;
+mod planner_key;
 mod planners;
 mod pod_expectations;
 mod pod_write_failures;
@@ -37,7 +39,7 @@ use event_dedup::EventDeduplicator;
 use in_flight::{InFlight, WriteId};
 pub use job_context::JobSnapshot;
 pub use operator_config::OperatorConfig;
-use planners::PlannerKey;
+use planner_key::PlannerKey;
 use pod_expectations::PodExpectations;
 use pod_write_failures::PodWriteFailures;
 use queue_adapter::QueueAdapter;
@@ -459,7 +461,7 @@ impl Engine {
     fn on_serve_reply(&mut self, reply: ServeReply) {
         let cluster = ObjectKey::new(reply.namespace.clone(), reply.cluster.clone());
         self.serve_calls_in_flight.remove(&(cluster.clone(), reply.kind()));
-        if let Some(service) = planners::service_of_cluster(&self.cluster_state, &cluster) {
+        if let Some(service) = owners::service_of_cluster(&self.cluster_state, &cluster) {
             self.serve_observations.entry(cluster).or_default().observe(reply);
             self.work_queue.enqueue(PlannerKey::RayService(service));
         }

@@ -1,4 +1,4 @@
-//! Planner keys, and the observed state that each planner receives.
+//! Planners of the engine, and the observed state that each of them receives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,8 +9,10 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::{Resource, ResourceExt};
 
-use super::cluster_state::{self, ClusterState, PodOwnerId, owner_key};
+use super::cluster_state::{self, PodOwnerId, owner_key};
 use super::job_context::cluster_id;
+use super::owners::{controller_key, existing_cluster, is_standalone, owning_job_key};
+use super::planner_key::{JobKey, PlannerKey};
 use super::priorities;
 use super::recreate::RecreateState;
 use super::spec_cache::ClusterSpecInfo;
@@ -39,87 +41,6 @@ use sluice_rayservice::services::serve_service_name;
 /// Interval at which the admission of an outdated slice is rechecked. A change of the slice itself
 /// triggers its planner immediately.
 const OUTDATED_SLICE_RECHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
-
-/// Identifies one planner run. Planners due at the same time run in this order: quota before the
-/// objects that depend on it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum PlannerKey {
-    /// Status and finalizer of a Workload.
-    Workload(ObjectKey),
-    /// Suspension and slices of a job.
-    Job(JobKey),
-    /// Status and finalizer of a ClusterQueue.
-    ClusterQueue(String),
-    /// Status of a Cohort.
-    Cohort(String),
-    /// Finalizer of a ResourceFlavor.
-    ResourceFlavor(String),
-    /// Status of a LocalQueue.
-    LocalQueue(ObjectKey),
-    /// Operator reconciliation of a RayService.
-    RayService(ObjectKey),
-    /// Operator reconciliation of a RayCluster.
-    RayCluster(ObjectKey),
-}
-
-/// Kind and key of a job.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum JobKey {
-    RayService(ObjectKey),
-    RayCluster(ObjectKey),
-    RayJob(ObjectKey),
-    BatchJob(ObjectKey),
-}
-
-impl PlannerKey {
-    /// Returns the RayCluster that this planner reconciles; `None` for any other planner.
-    pub(super) fn ray_cluster(&self) -> Option<&ObjectKey> {
-        match self {
-            Self::RayCluster(key) => Some(key),
-            _ => None,
-        }
-    }
-}
-
-impl JobKey {
-    /// Returns the job of this kind with this key; `None` if `kind` is not a supported job kind.
-    pub(super) fn of_kind(kind: &str, key: ObjectKey) -> Option<Self> {
-        match kind {
-            "RayService" => Some(Self::RayService(key)),
-            "RayCluster" => Some(Self::RayCluster(key)),
-            "RayJob" => Some(Self::RayJob(key)),
-            "Job" => Some(Self::BatchJob(key)),
-            _ => None,
-        }
-    }
-}
-
-/// Returns the RayService that owns a RayCluster.
-pub(super) fn service_of_cluster(world: &ClusterState, cluster: &ObjectKey) -> Option<ObjectKey> {
-    world.ray_clusters.get(cluster).and_then(|cluster| controller_key(cluster.as_ref(), "RayService"))
-}
-
-/// Returns the RayCluster with this identity; `None` if it is deleted.
-pub(super) fn existing_cluster<'a>(world: &'a ClusterState, cluster: &PodOwnerId) -> Option<&'a Arc<RayCluster>> {
-    world.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
-}
-
-/// Returns the job that owns a Workload; `None` if its controller is of an unsupported kind.
-pub(super) fn owning_job_key(workload: &Workload) -> Option<JobKey> {
-    let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true))?;
-    JobKey::of_kind(&owner.kind, ObjectKey::new(workload.namespace().unwrap_or_default(), owner.name.clone()))
-}
-
-/// Returns the key of the controlling owner of this kind.
-pub(super) fn controller_key<K: Resource>(object: &K, kind: &str) -> Option<ObjectKey> {
-    let owner = cluster_state::controller_reference(object, kind)?;
-    Some(ObjectKey::new(object.meta().namespace.clone().unwrap_or_default(), owner.name.clone()))
-}
-
-/// Reports whether a RayCluster has no controlling owner.
-pub(super) fn is_standalone(cluster: &RayCluster) -> bool {
-    !cluster.owner_references().iter().any(|owner| owner.controller == Some(true))
-}
 
 /// Pods of a cluster that the queue manager grants, and their scheduling directives.
 struct ClusterGrant {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::planners::PlannerKey;
+use super::planner_key::PlannerKey;
 use super::work_queue::backoff_after;
 use super::{Engine, WriteError};
 use sluice_api::ray::names;

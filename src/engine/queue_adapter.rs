@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use super::cluster_state::{Change, ClusterState, Object};
-use super::planners::PlannerKey;
+use super::planner_key::PlannerKey;
 use super::{WriteError, finalizers, workload_events};
 use sluice_api::kueue::Workload;
 use sluice_api::ray::RayCluster;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Engine;
 use super::cluster_state::{PodOwnerId, PodOwnerKind, owner_key};
-use super::planners::{controller_key, existing_cluster};
+use super::owners::{controller_key, existing_cluster};
 use sluice_api::ray::RayJob;
 use sluice_jobframework::members::MemberPods;
 use sluice_jobframework::{PodGroupDemands, batch_job};

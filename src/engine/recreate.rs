@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Engine;
 use super::cluster_state::owner_key;
-use super::planners::is_standalone;
+use super::owners::is_standalone;
 use super::spec_cache::ClusterSpecInfo;
 use sluice_api::ray::RayCluster;
 use sluice_jobframework::managed::ManagementState;

@@ -6,9 +6,8 @@ use k8s_openapi::api::core::v1::Service;
 use kube_core::{Resource, ResourceExt};
 
 use super::cluster_state::{Change, ClusterState, Object, PodOwnerId, PodOwnerKind, owner_key};
-use super::planners::{
-    JobKey, PlannerKey, controller_key, existing_cluster, is_standalone, owning_job_key, service_of_cluster,
-};
+use super::owners::{controller_key, existing_cluster, is_standalone, owning_job_key, service_of_cluster};
+use super::planner_key::{JobKey, PlannerKey};
 use super::{Components, finalizers, priorities};
 use sluice_api::kueue::Workload;
 use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;

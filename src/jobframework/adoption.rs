@@ -6,9 +6,10 @@
 
 use jiff::SignedDuration;
 
+use super::context::ReconcileContext;
 use super::slice_record::MemberShare;
 use super::slices::{Slice, SlicePhase};
-use super::{Member, ReconcileContext};
+use super::types::Member;
 use sluice_api::condition;
 use sluice_api::kueue::names;
 use sluice_plan::Plan;

@@ -13,10 +13,13 @@ use k8s_openapi::api::batch::v1::{Job as BatchJob, JobCondition, JobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
+use super::conditions;
+use super::generic_job::GenericJob;
 use super::members::{self, MemberIdentity, MemberPods};
 use super::pod_classifier::KnownTemplates;
+use super::shape::shape_of;
 use super::slice_record::MemberShare;
-use super::{GenericJob, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands, conditions, pod_sets};
+use super::types::{JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands};
 use sluice_api::kueue::names::{
     DEFAULT_POD_SET, MAX_EXEC_TIME_LABEL, MIN_PARALLELISM_ANNOTATION, PRIORITY_CLASS_LABEL, QUEUE_NAME_LABEL,
 };
@@ -163,7 +166,7 @@ impl GenericJob for BatchJobAdapter<'_> {
     }
 
     fn assign_queue(&self, queue: &str) -> Option<Write> {
-        super::patch_queue_name(self.job, queue)
+        super::generic_job::patch_queue_name(self.job, queue)
     }
 
     fn conditions(&self) -> &[Condition] {
@@ -253,7 +256,7 @@ fn groups(job: &BatchJob) -> PodGroupDemands {
     let mut template = spec.template;
     let pod = template.spec.get_or_insert_default();
     scheduling_gate::set_gated(pod, false);
-    let shape = pod_sets::shape_of(pod).map_err(|error| format!("spec.template: {error}"))?;
+    let shape = shape_of(pod).map_err(|error| format!("spec.template: {error}"))?;
     Ok(vec![PodGroupDemand {
         name: POD_GROUP.to_owned(),
         pod_set: DEFAULT_POD_SET.to_owned(),

@@ -1,11 +1,13 @@
 //! Conditions of a job: whether it is admitted, the quota that it waits for, and whether it holds
 //! quota.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::condition_content::ConditionContent;
+use super::context::ReconcileContext;
 use super::slices::{self, Slice, SlicePhase};
+use super::types::Member;
 use super::upgrade_feasibility::{UPGRADE_ADMISSIBLE, UpgradeFeasibility};
-use super::{Member, ReconcileContext};
 use sluice_api::condition;
 use sluice_api::job_conditions::{ADMITTED, QUOTA_RESERVED};
 use sluice_api::kueue::names;
@@ -25,31 +27,6 @@ const REASON_PARTIALLY_PREEMPTED: &str = "PartiallyPreempted";
 const REASON_RESERVED: &str = "QuotaReserved";
 /// Reason: no slice of the job holds quota.
 const REASON_PENDING: &str = "Pending";
-
-/// Status, reason and message of a condition.
-#[derive(Debug, Clone)]
-pub(super) struct ConditionContent {
-    pub(super) status: bool,
-    pub(super) reason: String,
-    pub(super) message: String,
-}
-
-impl ConditionContent {
-    pub(super) fn new(status: bool, reason: &str, message: impl Into<String>) -> Self {
-        Self { status, reason: reason.to_owned(), message: message.into() }
-    }
-
-    fn condition(&self, kind: &str, view: &ReconcileContext<'_>) -> Condition {
-        Condition {
-            type_: kind.to_owned(),
-            status: if self.status { "True" } else { "False" }.to_owned(),
-            reason: self.reason.clone(),
-            message: self.message.clone(),
-            last_transition_time: Time(condition::whole_seconds(view.now)),
-            observed_generation: view.job.meta().generation,
-        }
-    }
-}
 
 /// Sets the conditions of a queued job.
 pub(super) fn plan(

@@ -1,7 +1,9 @@
 //! Finished jobs: their slices finish too.
 
+use super::context::ReconcileContext;
+use super::slice_lifecycle;
 use super::slices::{self, SlicePhase};
-use super::{JobResult, ReconcileContext, slice_lifecycle};
+use super::types::JobResult;
 use sluice_api::kueue::names::finished_reason;
 use sluice_plan::Plan;
 

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use super::pod_sets::MAX_POD_SETS;
+use super::context::ReconcileContext;
+use super::slice_record::MAX_POD_SETS;
 use super::slice_record::SliceRecord;
 use super::slices::{self, Slice};
-use super::{Member, ReconcileContext};
+use super::types::Member;
 
 /// Pods of a job that get separate PodSets.
 #[derive(Debug)]

@@ -1,8 +1,10 @@
 //! Gate of each member of a job: the member runs pods only while its gate is open.
 
+use super::context::ReconcileContext;
 use super::slice_record::MemberShare;
 use super::slices::{Slice, SlicePhase, slices_of};
-use super::{Member, PodGroupDemand, ReconcileContext, adoption, replacement};
+use super::types::{Member, PodGroupDemand};
+use super::{adoption, replacement};
 use sluice_api::ray::RayCluster;
 use sluice_plan::{EventRecord, ObjectRef, Plan};
 

@@ -5,252 +5,49 @@
 //! kind of job is one file that implements [`Job`].
 
 mod adoption;
+mod assess_upgrade;
 pub mod batch_job;
+mod condition_content;
 pub mod conditions;
+mod context;
 mod finished;
 mod flavor_split;
 pub mod gate;
+mod generic_job;
 pub mod managed;
 pub mod members;
+mod new_slice;
 mod on_hold;
 pub mod pod_classifier;
 pub mod pod_sets;
 mod preemptible_parts;
+mod quota_request;
 pub mod ray_cluster;
 pub mod ray_job;
 pub mod ray_service;
 pub mod readiness;
 mod replacement;
 mod scale_up_steps;
+pub mod shape;
 mod slice_lifecycle;
 pub mod slice_record;
 pub mod slices;
+mod types;
 pub mod ungate;
 pub mod upgrade_feasibility;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::PodTemplateSpec;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
-use kube_core::{Resource, ResourceExt};
-use serde::Serialize;
-
 use flavor_split::FlavorSplit;
 use managed::ManagementState;
-use pod_classifier::PodKind;
-use slice_record::{DisplacedMember, MemberShare};
 use sluice_api::condition;
-use sluice_api::kueue::workload::PriorityClassRef;
 use sluice_api::kueue::{Workload, names};
-use sluice_plan::{EventRecord, ObjectRef, Plan, Write};
-use sluice_queue::{self as queue, status};
-use sluice_raycluster::NodePlacement;
-use ungate::GatedPod;
+use sluice_plan::{EventRecord, Plan, Write};
+use sluice_queue::status;
 use upgrade_feasibility::UpgradeFeasibility;
 
-/// Adapter of a kind of job: the reads and writes that reconciliation needs.
-pub trait GenericJob {
-    /// Returns the reference to the job.
-    fn reference(&self) -> ObjectRef;
-    /// Returns the metadata of the job.
-    fn meta(&self) -> &ObjectMeta;
-    /// Returns true if the job should run: it is not being deleted and its owner has not suspended
-    /// it.
-    fn wants_to_run(&self) -> bool;
-    /// Returns the result of a finished job; `None` while it is not finished.
-    fn finished(&self) -> Option<JobResult> {
-        None
-    }
-    /// Returns the kind of the job's members.
-    fn member_kind(&self) -> &'static str {
-        "RayCluster"
-    }
-    /// Returns the members of the job, oldest first.
-    fn members(&self) -> Vec<Member>;
-    /// Returns the write that makes every member created from now on start suspended; `None` if the
-    /// template already does.
-    fn suspend_template(&self) -> Option<Write> {
-        None
-    }
-    /// Opens or closes the gate of the member named `member`; `None` if nothing has to be written.
-    fn set_gate_open(&self, member: &str, open: bool) -> Option<Write>;
-    /// Explains why pods of an open member run, or could run, beyond `_share`. `None` if pods that
-    /// are not covered cannot start: their creator holds them, or they are created with a
-    /// scheduling gate.
-    fn ungated_overrun(&self, _member: &Member, _share: &MemberShare) -> Option<String> {
-        None
-    }
-    /// Returns the uid of the member that replaces the active one, as the operator of the job
-    /// reports it; `None` without an upgrade.
-    fn pending_member(&self) -> Option<String> {
-        None
-    }
-    /// Returns true if the active member always stops before the pending member starts.
-    fn recreates(&self) -> bool {
-        false
-    }
-    /// Returns the objects that route requests to the members.
-    fn routing_objects(&self) -> Vec<ObjectRef> {
-        Vec::new()
-    }
-    /// Returns true if the job retains its quota while its members are exchanged, because another
-    /// member requests next what one member releases.
-    fn retains_quota(&self) -> bool {
-        false
-    }
-    /// Removes the scheduling gate of a pod of `member`, places the pod on nodes of its assigned
-    /// flavors and labels it with its shape and PodSet.
-    fn ungate_pod(&self, member: &str, pod: &str, leave: &PodAssignment) -> Option<Write>;
-    /// Submits the job to LocalQueue `queue`.
-    fn assign_queue(&self, queue: &str) -> Option<Write>;
-    /// Returns the conditions that the job has now.
-    fn conditions(&self) -> &[Condition];
-    /// Sets `conditions` and removes those of the types in `gone`, in one write; `None` if nothing
-    /// changes.
-    fn set_conditions(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write>;
-
-    /// Returns the LocalQueue that the job is submitted to; `None` if it names none.
-    fn queue_name(&self) -> Option<String> {
-        queue_name(self.meta()).map(str::to_owned)
-    }
-}
-
-/// Returns the LocalQueue that a job with this metadata is submitted to; `None` if it names none.
-pub fn queue_name(meta: &ObjectMeta) -> Option<&str> {
-    let name = meta.labels.as_ref()?.get(names::QUEUE_NAME_LABEL)?;
-    Some(name.as_str()).filter(|name| !name.is_empty())
-}
-
-/// Sets the queue name label of a job; `None` if it already has that value.
-fn patch_queue_name<K>(job: &K, queue: &str) -> Option<Write>
-where
-    K: Resource<DynamicType = ()> + Clone + PartialEq + Serialize,
-{
-    let mut joined = job.clone();
-    joined.labels_mut().insert(names::QUEUE_NAME_LABEL.to_owned(), queue.to_owned());
-    Write::patch(job, &joined)
-}
-
-/// A part of a job that runs pods and has a gate: a RayCluster, a RayJob or a batch/v1 Job.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Member {
-    /// Name, in the namespace of the job.
-    pub name: String,
-    /// Uid, or the uid of a revision of a RayCluster.
-    pub uid: String,
-    /// Desired pod groups.
-    pub groups: Arc<PodGroupDemands>,
-    /// True if the gate is open: the member is not suspended.
-    pub is_open: bool,
-    /// True if the member is being deleted.
-    pub is_terminating: bool,
-    /// True if the member is the surge of an upgrade: stopping it delays the upgrade and fails no
-    /// requests.
-    pub is_surge: bool,
-    /// True if the member has to stop because its quota is preempted.
-    pub is_preempted: bool,
-    /// Number of pods that exist and are not finished, by kind. Includes terminating pods, excludes
-    /// pods with a scheduling gate.
-    pub live_pods: BTreeMap<PodKind, u32>,
-    /// Pods that still have their scheduling gate.
-    pub gated_pods: Vec<GatedPod>,
-    /// Number of ready pods, by group. Terminating pods do not count.
-    pub ready_pods: BTreeMap<String, u32>,
-    /// Templates of the kinds of pods that neither the member's spec nor a slice has.
-    pub unknown_kinds: BTreeMap<PodKind, PodTemplateSpec>,
-}
-
-/// Result of a finished job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobResult {
-    /// True if the job succeeded.
-    pub succeeded: bool,
-    /// Message for the Finished condition of the job's slices.
-    pub message: String,
-}
-
-/// Desired pod groups of a member, or a message that names the invalid field and its value.
-pub type PodGroupDemands = Result<Vec<PodGroupDemand>, String>;
-
-/// Desired pods of one group of a member; all have the same shape.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PodGroupDemand {
-    /// Name of the group: the value of the group label of its pods.
-    pub name: String,
-    /// Preferred name of the group's PodSet.
-    pub pod_set: String,
-    /// Hash of the scheduling requirements of each pod; see [`pod_sets::shape_of`].
-    pub shape: String,
-    /// Number of pods.
-    pub count: u32,
-    /// Number of pods that the job can start with; `None` if it needs all of them.
-    pub min_count: Option<u32>,
-    /// Number of pods that preemption of replicas leaves.
-    pub min_pods: u32,
-    /// Number of pods per replica.
-    pub hosts_per_replica: u32,
-    /// Template of each pod.
-    pub template: Arc<PodTemplateSpec>,
-}
-
-impl PodGroupDemand {
-    /// Returns the kind of the pods that are created from the current template.
-    pub fn kind(&self) -> PodKind {
-        PodKind::new(&self.name, &self.shape)
-    }
-}
-
-/// Assignment that a pod receives when its scheduling gate is removed.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PodAssignment {
-    /// Kind that the pod's quota is accounted under.
-    pub kind: PodKind,
-    /// PodSet that the pod is counted in.
-    pub pod_set: String,
-    /// Node selector and tolerations of the flavors assigned to the PodSet.
-    pub placement: NodePlacement,
-}
-
-/// Priority of a job's Workloads.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Priority {
-    /// A higher value is scheduled first.
-    pub value: i32,
-    /// Class that the value comes from; `None` without a class.
-    pub class: Option<PriorityClassRef>,
-}
-
-/// State that [`plan`] reconciles one job from.
-pub struct ReconcileContext<'a> {
-    /// The job.
-    pub job: &'a dyn GenericJob,
-    /// Result of the managed jobs policy for the job.
-    pub managed: ManagementState,
-    /// All Workloads that the job owns.
-    pub workloads: Vec<&'a Workload>,
-    /// RayClusters that are deleted while pods that a slice covers still exist.
-    pub orphaned_members: Vec<Member>,
-    /// Scheduler, to check the feasibility of upgrades.
-    pub scheduler: &'a queue::Scheduler,
-    /// Priority of the job's Workloads, or the reason why it cannot be resolved.
-    pub priority: Result<Priority, String>,
-    /// Returns the node selector and tolerations of pods that use these flavors.
-    pub placement: &'a dyn Fn(&BTreeSet<String>) -> NodePlacement,
-    /// Returns the PodSets of a pending slice that could fit in another flavor than the one that
-    /// their running pods use.
-    pub flavor_bound_pod_sets: &'a dyn Fn(&Workload) -> BTreeSet<String>,
-    /// True if this process creates the pods, so it can delete single replicas.
-    pub creates_pods: bool,
-    /// Number of consecutive failed writes for the job.
-    pub consecutive_failures: u32,
-    /// True if slices carry the condition PodsReady. It costs two writes per slice, so it is set
-    /// only if the queue acts on it (as in kueue v0.19.2).
-    pub reports_pods_ready: bool,
-    /// Current time.
-    pub now: Timestamp,
-}
+pub use context::ReconcileContext;
+pub use generic_job::{GenericJob, queue_name};
+use quota_request::QuotaRequest;
+pub use types::{GatedPod, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands, PodKind, Priority};
 
 /// Plans the writes that take a job from its spec to running pods: slices, gates and conditions.
 ///
@@ -314,7 +111,7 @@ fn plan_slices(
         displaced: &aside,
         feasibility: UpgradeFeasibility::Unknown,
     };
-    let request = QuotaRequest { feasibility: upgrade_feasibility::assess(&request, slices), ..request };
+    let request = QuotaRequest { feasibility: assess_upgrade::assess(&request, slices), ..request };
     // A restored active member is requested before the pending one, so that it runs again sooner.
     let first = replacement::restored_demand(&request, slices::covering(slices));
     let request = QuotaRequest { demand: first.as_ref().unwrap_or(wanted), ..request };
@@ -345,20 +142,6 @@ fn unmanage(view: &ReconcileContext<'_>) -> Plan {
 fn delete_slices(view: &ReconcileContext<'_>, plan: &mut Plan) {
     let there = view.workloads.iter().filter(|workload| workload.metadata.deletion_timestamp.is_none());
     plan.writes.extend(there.map(|workload| Write::delete(*workload, false)));
-}
-
-/// Demand of a job, to be requested from the queue.
-pub(crate) struct QuotaRequest<'a> {
-    view: &'a ReconcileContext<'a>,
-    members: &'a [Member],
-    demand: &'a pod_sets::DesiredPodSets,
-    priority: &'a Priority,
-    /// Maximum time that the job may be admitted, in seconds.
-    max_execution_seconds: Option<i32>,
-    /// Members whose replacement holds the quota; nothing is requested for them.
-    displaced: &'a [DisplacedMember],
-    /// Feasibility of the job's upgrade.
-    feasibility: UpgradeFeasibility,
 }
 
 /// Reads the maximum execution time of a job from its label, in seconds (kueue v0.19.2
@@ -404,20 +187,6 @@ pub fn release_finalizer(workload: &Workload, has_pods: bool) -> Plan {
         plan.write(Write::patch(workload, &released));
     }
     plan
-}
-
-impl dyn GenericJob + '_ {
-    /// Returns a Normal Event about the job.
-    pub fn event(&self, reason: &str, message: &str) -> EventRecord {
-        EventRecord {
-            regarding: self.reference(),
-            uid: self.meta().uid.clone().unwrap_or_default(),
-            warning: false,
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-            only_if_written: None,
-        }
-    }
 }
 
 #[cfg(test)]

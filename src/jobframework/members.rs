@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube_core::ResourceExt;
 
 use super::pod_classifier::{KnownTemplates, PodClassifier};
-use super::ungate::GatedPod;
-use super::{Member, PodAssignment, PodGroupDemands};
+use super::types::GatedPod;
+use super::types::{Member, PodAssignment, PodGroupDemands};
 use sluice_api::kueue::{names, scheduling_gate};
 use sluice_api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
 use sluice_plan::Write;

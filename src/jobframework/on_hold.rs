@@ -1,7 +1,8 @@
 //! Jobs on hold: managed jobs that are not in a queue yet. They do not run until they are.
 
+use super::context::ReconcileContext;
 use super::managed::HoldReason;
-use super::{ReconcileContext, conditions, delete_slices, gate, slices, suspend_template};
+use super::{conditions, delete_slices, gate, slices, suspend_template};
 use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
 use sluice_plan::Plan;
 

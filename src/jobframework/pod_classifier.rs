@@ -14,27 +14,13 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodTemplateSpec, Resou
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube_core::ResourceExt;
 
+use super::shape::shape_of;
 use super::slice_record::SliceRecord;
-use super::{PodGroupDemands, pod_sets};
+use super::types::PodGroupDemands;
+use super::types::PodKind;
 use sluice_api::kueue::{Workload, names};
 use sluice_api::quantity::Exact;
 use sluice_api::ray::names::GROUP_LABEL;
-
-/// Pods that use the same quota: those of one shape in one group.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PodKind {
-    /// Name of the group: the value of the group label of its pods.
-    pub group: String,
-    /// Hash of the scheduling requirements of each pod; see [`pod_sets::shape_of`].
-    pub shape: String,
-}
-
-impl PodKind {
-    /// Creates the kind for pods of `shape` in `group`.
-    pub fn new(group: impl Into<String>, shape: impl Into<String>) -> Self {
-        Self { group: group.into(), shape: shape.into() }
-    }
-}
 
 /// Pod templates recorded in the slices of a job, which its older pods may come from.
 #[derive(Debug, Default)]
@@ -119,7 +105,7 @@ impl<'a> PodClassifier<'a> {
         let explained = candidates.filter_map(|(shape, mold)| Some((mismatch_score(mold?, pod?)?, shape)));
         // Among equal scores the first one wins: the current template of the group.
         let closest = explained.min_by_key(|(unexplained, _)| *unexplained).map(|(_, shape)| shape.to_owned());
-        let own = || pod_sets::shape_of(pod?).ok();
+        let own = || shape_of(pod?).ok();
         let present = || self.current_templates(group).next().map(|(shape, _)| shape.to_owned());
         closest.or_else(own).or_else(present).unwrap_or_default()
     }
@@ -231,8 +217,8 @@ mod tests {
     use rstest::rstest;
     use serde_json::{Value, json};
 
-    use super::super::PodGroupDemand;
     use super::super::slice_record::{MemberShare, PodShare};
+    use super::super::types::PodGroupDemand;
     use super::*;
     use sluice_api::kueue::{PodSet, PodTemplate};
     use sluice_queue::partial_admission::SLICE_ANNOTATION;
@@ -260,7 +246,7 @@ mod tests {
     /// The group `small` with its current template.
     fn groups(now: &Value) -> PodGroupDemands {
         let spec = spec(now);
-        let shape = pod_sets::shape_of(&spec).expect("a shape");
+        let shape = shape_of(&spec).expect("a shape");
         let template = PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() };
         Ok(vec![PodGroupDemand {
             name: "small".into(),
@@ -276,7 +262,7 @@ mod tests {
 
     /// A slice that covers pods of `small` of the earlier template.
     fn slice(before: &Value) -> Workload {
-        let shape = pod_sets::shape_of(&spec(before)).expect("a shape");
+        let shape = shape_of(&spec(before)).expect("a shape");
         let share = PodShare { group: "small".into(), shape, pod_set: "small".into(), count: 1, starting: 0 };
         let member = MemberShare { name: "a".into(), uid: "a".into(), pods: vec![share] };
         let record = SliceRecord { members: vec![member], ..SliceRecord::default() };
@@ -296,7 +282,7 @@ mod tests {
     }
 
     fn shape(pod: &Value) -> String {
-        pod_sets::shape_of(&spec(pod)).expect("a shape")
+        shape_of(&spec(pod)).expect("a shape")
     }
 
     /// A pod as the API server stores it: limits are also requests, and it has a node selector and

@@ -10,21 +10,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
-use serde_json::json;
-use sha2::{Digest, Sha256};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
 
 use super::flavor_split::FlavorSplit;
-use super::pod_classifier::PodKind;
+use super::slice_record::MAX_POD_SETS;
 use super::slice_record::{MemberShare, PodShare, SliceRecord};
 use super::slices::Slice;
-use super::{Member, PodGroupDemand, ray_cluster};
+use super::types::PodKind;
+use super::types::{Member, PodGroupDemand};
 use sluice_api::kueue::PodTemplate;
-use sluice_queue::requests::{RequestsError, pod_resources_json};
+use sluice_api::ray::names::HEAD_GROUP;
 
-/// Maximum number of PodSets of a Workload (kueue v0.19.2
-/// `apis/kueue/v1beta2/workload_types.go`; our CRD schema has the same limit).
-pub const MAX_POD_SETS: usize = 18;
+/// PodSet of the head pod, named as in Kueue (Kueue 0.19 `pkg/controller/jobs/raycluster`).
+const HEAD_POD_SET: &str = "head";
 
 /// PodSets that a job needs, and the pods that each of them covers.
 #[derive(Debug, Clone, Default)]
@@ -74,7 +72,7 @@ pub(super) fn desired_pod_sets<'m>(
         let groups = member.groups.as_ref().as_ref().map_err(Clone::clone)?;
         let pods = pods_needed(member, groups).into_iter().map(|(kind, count)| {
             let group = groups.iter().find(|group| group.name == kind.group);
-            let plain = group.map_or_else(|| ray_cluster::pod_set_name(&kind.group), |group| group.pod_set.clone());
+            let plain = group.map_or_else(|| pod_set_name(&kind.group), |group| group.pod_set.clone());
             let pod_set = names.name_for(&member.uid, &kind, &plain, apart);
             let min_count = group.and_then(|group| group.min_count);
             wanted.min_counts.extend(min_count.map(|min_count| (pod_set.clone(), min_count)));
@@ -132,10 +130,15 @@ fn recorded_template<'s>(slices: &[&'s Slice<'_>], pod_set: &str) -> Option<&'s 
     sets.into_iter().find(|set| set.name == pod_set).map(|set| &set.template)
 }
 
+/// Returns the preferred PodSet name of a group.
+pub fn pod_set_name(group: &str) -> String {
+    if group == HEAD_GROUP { HEAD_POD_SET.to_owned() } else { group.to_lowercase() }
+}
+
 /// Checks that a Workload can hold all PodSets.
 ///
 /// # Errors
-/// Returns a message with the field and the numbers if there are more than [`MOST_POD_SETS`].
+/// Returns a message with the field and the numbers if there are more than [`MAX_POD_SETS`].
 pub(super) fn check_pod_set_limit(record: &SliceRecord) -> Result<(), String> {
     let names = |member: &MemberShare| member.pods.iter().map(|share| share.pod_set.clone()).collect::<BTreeSet<_>>();
     let all: BTreeSet<String> = record.members.iter().flat_map(names).collect();
@@ -217,60 +220,4 @@ fn with_suffix(name: &str, ending: &str) -> String {
     let ending: String = ending.chars().take(10).collect();
     let kept: String = name.chars().take(63 - 1 - ending.len()).collect();
     format!("{kept}-{ending}")
-}
-
-/// Hashes the fields that quota and flavor assignment depend on: requests and limits of the
-/// containers, runtime class and node constraints. The sum of the requests is not enough:
-/// LimitRanges default and limit each container.
-///
-/// # Errors
-/// Returns an error that names the request if it is not a valid quantity.
-pub fn shape_of(spec: &PodSpec) -> Result<String, RequestsError> {
-    let node_affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let fields = json!({
-        "pod": pod_resources_json(spec)?,
-        "nodeSelector": spec.node_selector,
-        "nodeAffinity": node_affinity,
-        "tolerations": spec.tolerations,
-    });
-    let digest = Sha256::digest(fields.to_string());
-    Ok(digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use serde_json::Value;
-
-    use super::*;
-
-    fn shape(pod: Value) -> String {
-        shape_of(&serde_json::from_value(pod).expect("a pod")).expect("a shape")
-    }
-
-    fn worker(resources: Value) -> Value {
-        json!({"name": "ray-worker", "resources": resources})
-    }
-
-    fn plain() -> Value {
-        json!({"containers": [worker(json!({"requests": {"cpu": "1"}}))]})
-    }
-
-    #[rstest]
-    #[case::another_notation(json!({"containers": [worker(json!({"requests": {"cpu": "1000m"}}))]}), true)]
-    #[case::another_image(json!({"containers": [{"name": "w", "image": "new", "resources": {"requests": {"cpu": 1}}}]}), true)]
-    #[case::another_request(json!({"containers": [worker(json!({"requests": {"cpu": "2"}}))]}), false)]
-    // A LimitRange can default the request of the sidecar, and limits each container separately.
-    #[case::a_sidecar_without_requests(
-        json!({"containers": [worker(json!({"requests": {"cpu": "1"}})), {"name": "sidecar"}]}), false)]
-    #[case::a_limit(json!({"containers": [worker(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}))]}), false)]
-    #[case::the_same_in_two_containers(
-        json!({"containers": [worker(json!({"requests": {"cpu": "500m"}})), worker(json!({"requests": {"cpu": "500m"}}))]}), false)]
-    #[case::a_runtime_class(
-        json!({"runtimeClassName": "kata", "containers": [worker(json!({"requests": {"cpu": "1"}}))]}), false)]
-    #[case::a_node_selector(
-        json!({"nodeSelector": {"gpu": "h100"}, "containers": [worker(json!({"requests": {"cpu": "1"}}))]}), false)]
-    fn shape_covers_all_fields_that_quota_and_flavor_depend_on(#[case] other: Value, #[case] same: bool) {
-        assert_eq!(shape(plain()) == shape(other), same);
-    }
 }

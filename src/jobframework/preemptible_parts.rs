@@ -1,14 +1,11 @@
 //! Preemptible parts of a slice: pods that can be preempted without stopping the whole job.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::slice_record::{MemberShare, SliceRecord};
-use super::{Member, PodGroupDemand};
+use super::types::PodSetCounts;
+use super::types::{Member, PodGroupDemand};
 use sluice_queue::partial_preemption::{PartPods, PreemptiblePart};
-
-/// Number of pods by PodSet.
-type PodSetCounts = BTreeMap<String, u32>;
 
 /// Returns the preemptible parts of a slice, the least important first. A slice that covers nothing
 /// but surge has none: it would be empty without it.

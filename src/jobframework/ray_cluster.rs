@@ -5,15 +5,15 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
+use super::generic_job::GenericJob;
 use super::members::{self, MemberIdentity, MemberPods};
 use super::pod_classifier::KnownTemplates;
-use super::{GenericJob, Member, PodAssignment, PodGroupDemand, PodGroupDemands, conditions, pod_sets};
-use sluice_api::ray::{RayCluster, names};
+use super::shape::shape_of;
+use super::types::{Member, PodAssignment, PodGroupDemand, PodGroupDemands};
+use super::{conditions, pod_sets};
+use sluice_api::ray::RayCluster;
 use sluice_plan::{ObjectRef, Write};
 use sluice_raycluster::{FieldError, PodGroup};
-
-/// PodSet of the head pod, named as in Kueue (Kueue 0.19 `pkg/controller/jobs/raycluster`).
-const HEAD_POD_SET: &str = "head";
 
 /// Adapter of a standalone RayCluster.
 pub struct RayClusterAdapter<'a> {
@@ -88,7 +88,7 @@ impl GenericJob for RayClusterAdapter<'_> {
     }
 
     fn assign_queue(&self, queue: &str) -> Option<Write> {
-        super::patch_queue_name(self.cluster, queue)
+        super::generic_job::patch_queue_name(self.cluster, queue)
     }
 
     fn conditions(&self) -> &[Condition] {
@@ -129,11 +129,6 @@ pub fn cluster_member(
     members::build_member(identity, pods, groups, molds)
 }
 
-/// Returns the preferred PodSet name of a group.
-pub fn pod_set_name(group: &str) -> String {
-    if group == names::HEAD_GROUP { HEAD_POD_SET.to_owned() } else { group.to_lowercase() }
-}
-
 /// Converts the pod groups of a cluster, or the errors in its spec.
 ///
 /// # Errors
@@ -143,9 +138,9 @@ pub fn pod_group_demands(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, V
     let joined = |problems: &Vec<FieldError>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let groups = made_of.as_ref().map_err(|problems| named(joined(problems)))?.iter().map(|group| {
         let spec = group.template.spec.clone().unwrap_or_default();
-        let shape = pod_sets::shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
+        let shape = shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
         let (pod_set, name, template) =
-            (pod_set_name(&group.name), group.name.clone(), Arc::new(group.template.clone()));
+            (pod_sets::pod_set_name(&group.name), group.name.clone(), Arc::new(group.template.clone()));
         Ok(PodGroupDemand {
             pod_set,
             shape,

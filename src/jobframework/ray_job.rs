@@ -18,12 +18,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time
 use kube_core::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
+use super::generic_job::GenericJob;
 use super::members::{self, MemberIdentity, MemberPods};
 use super::pod_classifier::KnownTemplates;
-use super::{
-    GenericJob, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands, batch_job, conditions, pod_sets,
-    ray_cluster,
-};
+use super::shape::shape_of;
+use super::types::{JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands};
+use super::{batch_job, conditions, ray_cluster};
 use sluice_api::ray::{PodTemplate, RayCluster, RayJob, SubmitterKind};
 use sluice_plan::{ObjectRef, Write};
 use sluice_raycluster as raycluster;
@@ -126,7 +126,7 @@ impl GenericJob for RayJobAdapter<'_> {
     }
 
     fn assign_queue(&self, queue: &str) -> Option<Write> {
-        super::patch_queue_name(self.job, queue)
+        super::generic_job::patch_queue_name(self.job, queue)
     }
 
     fn conditions(&self) -> &[Condition] {
@@ -299,7 +299,7 @@ fn default_submitter() -> Container {
 fn submitter_group(template: Result<PodTemplateSpec, String>) -> Result<PodGroupDemand, String> {
     let template = template?;
     let spec = template.spec.clone().unwrap_or_default();
-    let shape = pod_sets::shape_of(&spec).map_err(|error| format!("spec.submitterPodTemplate: {error}"))?;
+    let shape = shape_of(&spec).map_err(|error| format!("spec.submitterPodTemplate: {error}"))?;
     Ok(PodGroupDemand {
         name: SUBMITTER_GROUP.to_owned(),
         pod_set: SUBMITTER_POD_SET.to_owned(),

@@ -6,8 +6,10 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
+use super::conditions;
+use super::generic_job::GenericJob;
 use super::ray_cluster::RayClusterAdapter;
-use super::{GenericJob, Member, PodAssignment, conditions};
+use super::types::{Member, PodAssignment};
 use sluice_api::gateway_api::HTTPRoute;
 use sluice_api::ray::RayService;
 use sluice_plan::{ObjectRef, Write};
@@ -85,7 +87,7 @@ impl GenericJob for RayServiceAdapter<'_> {
     }
 
     fn assign_queue(&self, queue: &str) -> Option<Write> {
-        super::patch_queue_name(self.service, queue)
+        super::generic_job::patch_queue_name(self.service, queue)
     }
 
     fn conditions(&self) -> &[Condition] {

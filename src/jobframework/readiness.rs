@@ -11,9 +11,10 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::context::ReconcileContext;
 use super::slice_record::{MemberShare, PodShare};
 use super::slices::{Slice, SlicePhase};
-use super::{Member, ReconcileContext};
+use super::types::Member;
 use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::kueue::names::pods_ready_reason::{RECOVERED, STARTED, WAIT_FOR_RECOVERY, WAIT_FOR_START};
 use sluice_api::kueue::{WorkloadStatus, names};

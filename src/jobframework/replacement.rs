@@ -5,10 +5,12 @@
 //! covers the old member finishes only when the last of its pods is gone. Until then the usage is
 //! the larger of the two slices.
 
+use super::context::ReconcileContext;
 use super::pod_sets::DesiredPodSets;
+use super::quota_request::QuotaRequest;
 use super::slice_record::{DisplacedMember, SliceRecord};
 use super::slices::Slice;
-use super::{Member, QuotaRequest, ReconcileContext};
+use super::types::Member;
 use sluice_api::ray::RayCluster;
 use sluice_plan::ObjectRef;
 

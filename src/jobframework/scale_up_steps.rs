@@ -2,7 +2,7 @@
 //! members come first, replica by replica, and then each member that does not run yet, as a whole.
 
 use super::slice_record::{MemberShare, PodShare, SliceRecord};
-use super::{Member, PodGroupDemand};
+use super::types::{Member, PodGroupDemand};
 use sluice_queue::partial_admission::{GrowthStep, GrowthStepPods};
 
 /// Returns the steps from `held` to `wanted`. Empty if there is only one: it is granted or not.

@@ -2,18 +2,17 @@
 //! successor, and finishes the slices that an admitted successor replaces.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube_core::ObjectMeta;
 use kube_core::ResourceExt;
 
-use super::pod_sets::DesiredPodSets;
+use super::new_slice::{build_pod_sets, new_slice, set_min_counts};
+use super::quota_request::QuotaRequest;
 use super::slice_record::{SliceRecord, fits_within};
 use super::slices::{Slice, SlicePhase, covering, holds_quota, newest_holder};
-use super::{GenericJob, Priority, QuotaRequest, pod_sets, preemptible_parts, readiness, replacement, scale_up_steps};
-use sluice_api::canonical_hash;
+use super::types::Priority;
+use super::{pod_sets, preemptible_parts, readiness, replacement, scale_up_steps};
 use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::kueue::workload::PriorityClassKind;
-use sluice_api::kueue::{PodSet, Workload, WorkloadSpec, names};
+use sluice_api::kueue::{Workload, names};
 use sluice_plan::ObjectKey;
 use sluice_plan::{Plan, Write};
 use sluice_queue::partial_admission::SLICE_ANNOTATION;
@@ -252,87 +251,6 @@ fn resized(slice: &Slice<'_>, record: SliceRecord, request: &QuotaRequest<'_>) -
 fn accepts_priority_change(workload: &Workload, priority: &Priority) -> bool {
     let refs = [workload.spec.priority_class_ref.as_ref(), priority.class.as_ref()];
     refs.iter().all(|class| class.is_some_and(|class| class.kind == PriorityClassKind::WorkloadPriorityClass))
-}
-
-/// Builds a slice that covers `record` and replaces the slice `replaces`, if any.
-pub(super) fn new_slice(request: &QuotaRequest<'_>, record: SliceRecord, replaces: Option<&Slice<'_>>) -> Workload {
-    let QuotaRequest { view, demand: wanted, priority, .. } = request;
-    let reference = view.job.reference();
-    let spec = WorkloadSpec {
-        pod_sets: build_pod_sets(&record, wanted, &[]),
-        queue_name: view.job.queue_name(),
-        priority: Some(priority.value),
-        priority_class_ref: priority.class.clone(),
-        active: Some(true),
-        maximum_execution_time_seconds: request.max_execution_seconds,
-        ..WorkloadSpec::default()
-    };
-    let uid = view.job.meta().uid.clone().unwrap_or_default();
-    let mut slice = Workload::new(&slice_name(view.job, record.sequence), spec);
-    slice.metadata = ObjectMeta {
-        namespace: reference.namespace.clone(),
-        labels: Some([(names::JOB_UID_LABEL.to_owned(), uid.clone())].into()),
-        annotations: Some([(SLICE_ANNOTATION.to_owned(), record.to_annotation())].into()),
-        finalizers: Some(vec![names::RESOURCE_IN_USE_FINALIZER.to_owned()]),
-        owner_references: Some(vec![OwnerReference {
-            api_version: reference.api_version,
-            kind: reference.kind,
-            name: reference.name,
-            uid,
-            controller: Some(true),
-            block_owner_deletion: Some(true),
-        }]),
-        ..slice.metadata
-    };
-    if replaces.is_none() {
-        set_min_counts(&mut slice.spec.pod_sets, wanted);
-    }
-    if let Some(replaced) = replaces {
-        let claim = format!("{}/{}", replaced.workload.namespace().unwrap_or_default(), replaced.workload.name_any());
-        slice.annotations_mut().insert(names::SLICE_REPLACEMENT_FOR_ANNOTATION.into(), claim);
-    }
-    slice
-}
-
-/// Builds the PodSets of a record. An existing PodSet keeps its template.
-fn build_pod_sets(record: &SliceRecord, wanted: &DesiredPodSets, existing: &[PodSet]) -> Vec<PodSet> {
-    let mut pod_sets: Vec<PodSet> = Vec::new();
-    for share in record.members.iter().flat_map(|member| &member.pods) {
-        let count = i32::try_from(share.count).unwrap_or(i32::MAX);
-        if let Some(known) = pod_sets.iter_mut().find(|known| known.name == share.pod_set) {
-            known.count = known.count.saturating_add(count);
-            continue;
-        }
-        let kept = existing.iter().find(|known| known.name == share.pod_set);
-        let template = match (kept, wanted.templates.get(&share.pod_set)) {
-            (Some(kept), _) => kept.template.clone(),
-            (None, Some(mold)) => mold.template(),
-            (None, None) => continue,
-        };
-        pod_sets.push(PodSet { name: share.pod_set.clone(), count, template, ..PodSet::default() });
-    }
-    pod_sets
-}
-
-/// Sets `minCount`, the number of pods that the job can start with. (A running job grows as far as
-/// its quota allows in any case.)
-fn set_min_counts(pod_sets: &mut [PodSet], wanted: &DesiredPodSets) {
-    for set in pod_sets {
-        let min_count = wanted.min_counts.get(&set.name).and_then(|min_count| i32::try_from(*min_count).ok());
-        set.min_count = min_count.filter(|min_count| *min_count < set.count);
-    }
-}
-
-/// Returns `rayservice-NAME-UUUUU-N`: kind and name of the job, five characters of the hash of its
-/// uid so that a recreated job does not collide with slices of its predecessor, and the sequence
-/// number. At most 63 characters, so that it is a valid label value.
-fn slice_name(job: &dyn GenericJob, sequence: u64) -> String {
-    let reference = job.reference();
-    let uid = job.meta().uid.clone().unwrap_or_default();
-    let ending = format!("-{}-{sequence}", canonical_hash::short_hash(&uid));
-    let start: String = format!("{}-{}", reference.kind.to_lowercase(), reference.name);
-    let kept: String = start.chars().take(63 - ending.len()).collect();
-    format!("{}{ending}", kept.trim_end_matches(['-', '.']))
 }
 
 #[cfg(test)]

@@ -8,11 +8,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::pod_classifier::PodKind;
+use super::types::PodKind;
 use sluice_api::kueue::Workload;
 use sluice_queue::partial_admission::{GrowthStep, GrowthStepPods, SLICE_ANNOTATION};
 use sluice_queue::partial_preemption::PartPods;
 use sluice_raycluster::revision;
+
+/// Maximum number of PodSets of a Workload (kueue v0.19.2
+/// `apis/kueue/v1beta2/workload_types.go`; our CRD schema has the same limit).
+pub const MAX_POD_SETS: usize = 18;
 
 /// Pods that a slice covers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

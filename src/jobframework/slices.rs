@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube_core::ResourceExt;
 
 use super::slice_record::{PodSetShapeCounts, PodShare, SliceRecord, fits_within};
-use super::{Member, PodGroupDemand};
+use super::types::{Member, PodGroupDemand};
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
 use sluice_queue::partial_preemption::{PARTIALLY_PREEMPTED, PreemptiblePart, part_to_release};

@@ -12,12 +12,14 @@ mod upgrade_feasibility;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube_core::ResourceExt;
 
 use super::slice_record::SliceRecord;
 use super::*;
 use sluice_api::ray::RayCluster;
-use sluice_plan::WriteOp;
+use sluice_plan::{ObjectRef, WriteOp};
 use sluice_queue::partial_admission::SLICE_ANNOTATION;
 
 use fixture::*;
@@ -183,7 +185,7 @@ fn cluster_that_outgrows_its_slice_stays_open_and_requests_more() {
 #[test]
 fn gated_pod_is_ungated_once_a_slice_covers_it() {
     let (active, held) = serving();
-    let gated = ungate::GatedPod {
+    let gated = GatedPod {
         name: "a-small-3".into(),
         kind: active.groups.iter().flatten().nth(1).expect("workers").kind(),
         replica_index: None,

@@ -5,28 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-
-use super::pod_classifier::PodKind;
+use super::context::ReconcileContext;
 use super::slice_record::MemberShare;
 use super::slices::Slice;
-use super::{Member, PodAssignment, ReconcileContext};
+use super::types::GatedPod;
+use super::types::PodKind;
+use super::types::{Member, PodAssignment};
 use sluice_plan::{ObjectRef, Plan};
-
-/// Pod that still has its scheduling gate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GatedPod {
-    /// Name of the pod.
-    pub name: String,
-    /// Kind of the pod, which may come from an earlier template of its group.
-    pub kind: PodKind,
-    /// Replica that the pod is a host of; `None` for single-host replicas.
-    pub replica: Option<String>,
-    /// Index of its replica in the group, from 0; `None` without a replica index label.
-    pub replica_index: Option<u32>,
-    /// Creation time.
-    pub created_at: Option<Timestamp>,
-}
 
 /// Ungates the pods that the covering slice covers. No pod is ungated while a write to the slice is
 /// in flight: that write may revoke the quota.
@@ -116,6 +101,8 @@ mod tests {
     use rstest::rstest;
 
     use super::super::slice_record::PodShare;
+    use jiff::Timestamp;
+
     use super::*;
 
     fn small(shape: &str) -> PodKind {

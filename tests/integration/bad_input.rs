@@ -26,7 +26,7 @@ async fn service_says(env: &TestEnv, words: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn the_api_server_refuses_what_can_be_seen_to_be_wrong() {
+async fn api_server_rejects_statically_invalid_objects() {
     let env = TestEnv::start().await;
 
     let without_head = "apiVersion: ray.io/v1\nkind: RayService\nmetadata:\n  name: fruit\n  namespace: default\nspec:\n  \
@@ -53,7 +53,7 @@ async fn the_api_server_refuses_what_can_be_seen_to_be_wrong() {
 }
 
 #[tokio::test]
-async fn a_queue_that_does_not_exist_is_named_and_waited_for() {
+async fn missing_local_queue_is_reported_until_it_exists() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(SERVICE_SAMPLE).await.expect("the service");
@@ -67,7 +67,7 @@ async fn a_queue_that_does_not_exist_is_named_and_waited_for() {
 }
 
 #[tokio::test]
-async fn a_flavor_that_does_not_exist_is_named_and_waited_for() {
+async fn missing_flavor_is_reported_until_it_exists() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(&QUEUE_SAMPLE.replace("- name: default-flavor", "- name: other-flavor")).await.expect("the queue");
@@ -89,7 +89,7 @@ async fn a_flavor_that_does_not_exist_is_named_and_waited_for() {
 }
 
 #[tokio::test]
-async fn a_bad_change_of_a_service_that_runs_is_reported_and_leaves_it_running() {
+async fn invalid_change_of_a_running_service_is_reported_and_not_applied() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply_samples().await;
@@ -105,7 +105,7 @@ async fn a_bad_change_of_a_service_that_runs_is_reported_and_leaves_it_running()
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_a_quantity_is_named() {
+async fn invalid_resource_quantity_is_reported() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");

@@ -99,7 +99,7 @@ async fn resize(env: &TestEnv, nominal: &str) {
 }
 
 #[tokio::test]
-async fn a_job_lives_its_whole_life_within_its_quota() {
+async fn job_stays_within_its_quota_over_its_lifecycle() {
     // Given too little quota, a Job waits without a pod, and says why; nobody but Sluice starts it;
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
@@ -154,7 +154,7 @@ async fn a_job_lives_its_whole_life_within_its_quota() {
 }
 
 #[tokio::test]
-async fn without_the_webhook_a_job_is_stopped_until_there_is_quota_and_makes_place_for_others() {
+async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_preempted() {
     // Given a Job that runs already when the queue comes to know of it,
     let env = TestEnv::start().await;
     create(&env, &job("early", json!({"parallelism": 2}))).await;

@@ -39,7 +39,7 @@ fn cluster() -> String {
 }
 
 #[tokio::test]
-async fn gpu_slices_are_paid_for_as_the_configuration_file_says() {
+async fn gpu_slices_use_quota_as_configured() {
     let env = TestEnv::start().await;
     let file = env.dir.join("configuration.yaml");
     let flag = format!("--config={}", file.display());
@@ -99,7 +99,7 @@ fn unnamed(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_cluster_that_names_no_queue_is_held_unless_there_is_one_for_those() {
+async fn cluster_without_queue_name_is_held_unless_a_default_queue_exists() {
     // Given a configuration by which every job names a queue,
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;

@@ -14,7 +14,7 @@ async fn leaves_nothing(env: &TestEnv, recorder: &Recorder) {
 
 /// One control plane for all phases: nothing is left of one when the next begins, which is what is tested.
 #[tokio::test]
-async fn a_service_deleted_in_any_phase_leaves_nothing_behind() {
+async fn service_deleted_in_any_phase_leaves_nothing_behind() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;

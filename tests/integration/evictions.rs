@@ -52,7 +52,7 @@ async fn no_breaches(recorder: &Recorder) {
 }
 
 #[tokio::test]
-async fn a_service_makes_room_for_a_more_important_one_and_comes_back_as_it_was() {
+async fn preempted_service_is_readmitted_with_the_same_cluster() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;

@@ -91,7 +91,7 @@ async fn stage() -> (TestEnv, Manager) {
 }
 
 #[tokio::test]
-async fn what_would_unblock_a_job_by_its_word_does() {
+async fn explain_remediation_unblocks_the_job() {
     let (env, _manager) = stage().await;
 
     // Given a service that waits for another, then it is told what is short, what binds, and who holds it,
@@ -149,7 +149,7 @@ spec: {clusterQueue: borrower}
 "#;
 
 #[tokio::test]
-async fn who_waits_for_what_is_kept_for_another_is_told_so() {
+async fn explain_reports_quota_reserved_for_another_workload() {
     // Given a strict queue, half of which is held, and whose next service asks for all of it,
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
@@ -200,7 +200,7 @@ async fn who_waits_for_what_is_kept_for_another_is_told_so() {
 }
 
 #[tokio::test]
-async fn what_runs_is_told_what_it_was_granted_and_what_is_not_there_is_told_so() {
+async fn explain_reports_admission_of_running_jobs_and_missing_objects() {
     let (env, _manager) = stage().await;
 
     let (_, text) = explain(&env, &["rayservice/fruit"]).await;

@@ -75,7 +75,7 @@ fn in_pools(head: &str, worker: &str) -> BTreeSet<(String, String)> {
 #[case::our_operator(Operator::Ours)]
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
-async fn a_node_selector_that_changes_is_charged_where_the_new_pods_run(#[case] operator: Operator) {
+async fn changed_node_selector_uses_quota_of_the_new_flavor(#[case] operator: Operator) {
     // Room for two heads and a worker in one, and for the other worker in the other.
     let stage = with_pools(operator, ("1500m", "3Gi"), ("500m", "1Gi")).await;
     let in_pool = |pool: &str| -> Value {
@@ -99,7 +99,7 @@ async fn a_node_selector_that_changes_is_charged_where_the_new_pods_run(#[case] 
 #[case::our_operator(Operator::Ours)]
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
-async fn an_upgrade_goes_where_there_is_room_and_what_serves_stays(#[case] operator: Operator) {
+async fn upgrade_uses_a_flavor_with_capacity_and_active_cluster_stays(#[case] operator: Operator) {
     // Room for one cluster in each pool.
     let stage = with_pools(operator, ("1", "2Gi"), ("1", "2Gi")).await;
     let groups = [workers("small", 1, 500)];
@@ -140,7 +140,7 @@ async fn pools_of_all(stage: &Stage, cluster: &str) -> BTreeMap<String, Option<S
 #[case::our_operator(Operator::Ours)]
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
-async fn only_those_pods_go_elsewhere_for_which_there_is_no_room(#[case] operator: Operator) {
+async fn only_pods_without_capacity_move_to_another_flavor(#[case] operator: Operator) {
     // Room for two heads and a worker in one pool, and for a worker in the other.
     let stage = with_pools(operator, ("1500m", "3Gi"), ("500m", "1Gi")).await;
     let groups = [workers("small", 1, 500)];
@@ -159,7 +159,7 @@ async fn only_those_pods_go_elsewhere_for_which_there_is_no_room(#[case] operato
 }
 
 #[tokio::test]
-async fn an_upgrade_that_waits_for_any_of_its_flavors_takes_the_one_that_comes_to_have_room() {
+async fn pending_upgrade_uses_the_first_flavor_that_gets_capacity() {
     let stage = with_pools(Operator::Ours, ("1", "2Gi"), ("500m", "1Gi")).await;
     let groups = [workers("small", 1, 500)];
     stage.env.put(service("2.52.0", &groups)).await;

@@ -1,4 +1,4 @@
-//! Each half of Sluice runs alone, beside another system's other half.
+//! The queue manager and the Ray operator run separately, each with another system in place of the other.
 
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
@@ -9,13 +9,13 @@ use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
 use sluice_testkit::{TestEnv, eventually};
 
 #[tokio::test]
-async fn the_operator_alone_leaves_the_gate_to_the_template() {
+async fn ray_operator_alone_keeps_suspend_of_the_template() {
     let env = TestEnv::start().await;
     let _manager = env.manager_with(&["--queue-manager=false"]).await;
 
-    // Given a service whose template another queue manager holds closed, its cluster is born closed,
-    let held = SERVICE_SAMPLE.replace("  rayClusterConfig:\n", "  rayClusterConfig:\n    suspend: true\n");
-    env.apply(&held).await.expect("the service");
+    // Given a service whose template another queue manager suspends, its cluster is created suspended,
+    let suspended = SERVICE_SAMPLE.replace("  rayClusterConfig:\n", "  rayClusterConfig:\n    suspend: true\n");
+    env.apply(&suspended).await.expect("the service");
     let name = eventually("the cluster is there", async || {
         let clusters = env.ray_clusters().list(&ListParams::default()).await.expect("the clusters").items;
         clusters.first().and_then(|cluster| cluster.metadata.name.clone())
@@ -23,7 +23,7 @@ async fn the_operator_alone_leaves_the_gate_to_the_template() {
     .await;
     assert_eq!(env.ray_clusters().get(&name).await.expect("the cluster").spec.suspend, Some(true));
 
-    // and when that opens it, the cluster runs: nobody here closes it again.
+    // and when that queue manager unsuspends it, the cluster runs: Sluice does not suspend it again.
     env.delete_gate_policy().await;
     let open = Patch::Merge(json!({"spec": {"suspend": false}}));
     eventually("the gate is opened", async || {
@@ -35,7 +35,7 @@ async fn the_operator_alone_leaves_the_gate_to_the_template() {
 }
 
 #[tokio::test]
-async fn the_queue_manager_alone_opens_the_gate_and_makes_no_pod() {
+async fn queue_manager_alone_opens_the_gate_and_creates_no_pod() {
     let env = TestEnv::start().await;
     let _manager = env.manager_with(&["--ray-operator=false"]).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
@@ -51,5 +51,5 @@ async fn the_queue_manager_alone_opens_the_gate_and_makes_no_pod() {
         (is_open().await && condition::is_true(&conditions, "sluice.dev/Admitted")).then_some(())
     })
     .await;
-    assert!(env.pods_of(CLUSTER).await.is_empty(), "pods are the other operator's");
+    assert!(env.pods_of(CLUSTER).await.is_empty(), "the other operator creates the pods");
 }

@@ -1,4 +1,4 @@
-//! Upgrades in steps, gated by quota.
+//! Incremental upgrades, gated by quota.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use sluice_testkit::{TestEnv, eventually_or_tell, invariants};
 
 const STEPS: Steps = Steps { surge: 50, step: 25 };
 
-/// How they go from the first cluster to the second: capacity and traffic of the active and of the pending one, in percent.
+/// Expected rollout positions: capacity and traffic of the active and of the pending cluster, in percent.
 const COURSE: [&str; 12] = [
     "- 100/0",
     "100/100 -",
@@ -33,27 +33,31 @@ const COURSE: [&str; 12] = [
     "100/100 -",
 ];
 
-/// Waits until requests are shared out like this, in percent.
+/// Waits until the HTTPRoute has these weights, in percent.
 async fn shares_are(env: &TestEnv, wanted: &[(&str, i32)]) {
     let wanted: BTreeMap<String, i32> = wanted.iter().map(|(name, share)| ((*name).to_owned(), *share)).collect();
-    eventually_or_tell(&format!("requests are shared out as {wanted:?}"), async || {
-        let are = env.weights().await;
-        if are == wanted { Ok(()) } else { Err(format!("but as {are:?}")) }
+    eventually_or_tell(&format!("the weights are {wanted:?}"), async || {
+        let actual = env.weights().await;
+        if actual == wanted { Ok(()) } else { Err(format!("but {actual:?}")) }
     })
     .await;
 }
 
-/// Waits until the service says this of its upgrade.
-async fn is_told(env: &TestEnv, words: &str) {
-    eventually_or_tell(&format!("it is told that {words}"), async || {
+/// Waits until the message of the condition UpgradeInProgress contains these words.
+async fn reports_progress(env: &TestEnv, words: &str) {
+    eventually_or_tell(&format!("UpgradeInProgress reports: {words}"), async || {
         let status = env.service().await.status.unwrap_or_default();
-        let told = condition::get(&status.conditions, "UpgradeInProgress").map(|told| told.message.clone());
-        if told.as_ref().is_some_and(|told| told.contains(words)) { Ok(()) } else { Err(format!("but {told:?}")) }
+        let message = condition::get(&status.conditions, "UpgradeInProgress").map(|found| found.message.clone());
+        if message.as_ref().is_some_and(|message| message.contains(words)) {
+            Ok(())
+        } else {
+            Err(format!("but {message:?}"))
+        }
     })
     .await;
 }
 
-/// How requests were shared out, each way once.
+/// Returns the weights of the HTTPRoute over time, without consecutive duplicates.
 fn routed(history: &[Change]) -> Vec<BTreeMap<String, i32>> {
     let routes = history.iter().filter_map(|change| match &change.object {
         Object::HTTPRoute(route) if !change.gone => Some(weights(route)),
@@ -64,7 +68,7 @@ fn routed(history: &[Change]) -> Vec<BTreeMap<String, i32>> {
     routed
 }
 
-/// How many pods there were at most at once: of all kinds, and workers.
+/// Returns the maximum number of simultaneous pods, and of simultaneous workers.
 fn most_pods(history: &[Change]) -> (usize, usize) {
     let mut state = State::default();
     let counts = history.iter().map(|change| {
@@ -77,7 +81,7 @@ fn most_pods(history: &[Change]) -> (usize, usize) {
     counts.fold((0, 0), |most, now| (most.0.max(now.0), most.1.max(now.1)))
 }
 
-/// How much CPU the queue ever held at most, as its status says.
+/// Returns the maximum CPU reservation in the status of the ClusterQueue.
 fn most_reserved(history: &[Change]) -> String {
     let amounts = history.iter().filter_map(|change| match &change.object {
         Object::ClusterQueue(queue) => Some(reserved(queue, "cpu")),
@@ -88,8 +92,8 @@ fn most_reserved(history: &[Change]) -> String {
 }
 
 #[tokio::test]
-async fn an_upgrade_takes_all_its_steps_with_no_more_than_its_surge() {
-    // Given a service that takes 2500m CPU, in a queue that has 1500m for a head and half of the workers beside it,
+async fn incremental_upgrade_takes_all_steps_within_its_surge() {
+    // Given a service that requests 2500m CPU, in a queue with another 1500m for a head and half of the workers,
     let stage = Stage::with(Operator::Ours).await;
     let env = &stage.env;
     let _gateways = PlayedGateways::start(env).await;
@@ -107,7 +111,7 @@ async fn an_upgrade_takes_all_its_steps_with_no_more_than_its_surge() {
     stage.has_pods(&second, 0, 5).await;
     shares_are(env, &[(&second, 100)]).await;
 
-    // then the status and the route went through all steps in turn,
+    // then the status and the route went through all steps in order,
     let history = stage.ends().await;
     assert_eq!(course(&history), COURSE);
     let shares = |of_second: i32| BTreeMap::from([(first.clone(), 100 - of_second), (second.clone(), of_second)]);
@@ -115,17 +119,17 @@ async fn an_upgrade_takes_all_its_steps_with_no_more_than_its_surge() {
     expected.extend([0, 25, 50, 75, 100].map(shares));
     expected.push(BTreeMap::from([(second.clone(), 100)]));
     assert_eq!(routed(&history), expected);
-    // there was never more than the surge beside what served,
+    // the surge was never exceeded,
     assert_eq!(most_pods(&history), (8, 6));
     assert_eq!(most_reserved(&history), "4");
-    // and what serves now is limited no more.
+    // and the new active cluster has no target capacity.
     let config = last_config(env, &second).await.expect("a configuration");
     assert!(config["applications"].is_array() && config.get("target_capacity").is_none(), "{config}");
 }
 
 #[tokio::test]
-async fn an_upgrade_whose_surge_is_short_waits_where_it_is_and_goes_on_by_itself() {
-    // Given a service with room for all of its surge but one milli-CPU,
+async fn incremental_upgrade_without_quota_for_its_surge_waits_and_resumes() {
+    // Given a service whose quota is one milli-CPU short of its surge,
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _gateways = PlayedGateways::start(&env).await;
@@ -136,7 +140,7 @@ async fn an_upgrade_whose_surge_is_short_waits_where_it_is_and_goes_on_by_itself
     let first = env.serves_from("2.52.0").await;
     shares_are(&env, &[(&first, 100)]).await;
 
-    // when it is upgraded, then it serves as before and says what is short;
+    // when it is upgraded, then it keeps serving and reports the shortfall;
     env.set_ray_version("2.53.0").await;
     let (second, message) = env.waits_for_quota().await;
     assert!(message.contains("nominalQuota is 4") && message.contains("3999m"), "{message}");
@@ -147,15 +151,15 @@ async fn an_upgrade_whose_surge_is_short_waits_where_it_is_and_goes_on_by_itself
     assert!(env.pods_of(&second).await.is_empty());
     assert_eq!(env.weights().await.get(&first), Some(&100));
 
-    // and once there is enough, a process that knows nothing of it goes on,
+    // and once there is enough, a restarted manager continues,
     manager.kill().await;
     steer(&env, &json!({"runningReplicas": 2})).await;
     let manager = env.manager().await;
     env.set_quota("4", "8Gi").await;
-    is_told(&env, "waiting for replicas of the pending cluster that can serve 75% of the traffic").await;
+    reports_progress(&env, "waiting for replicas of the pending cluster that can serve 75% of the traffic").await;
     shares_are(&env, &[(&first, 50), (&second, 50)]).await;
 
-    // as does the one after it, from the middle.
+    // as does the next one, from the middle.
     manager.kill().await;
     let _manager = env.manager().await;
     steer(&env, &json!({})).await;

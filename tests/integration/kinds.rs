@@ -1,4 +1,4 @@
-//! The definitions that Sluice serves, on a real API server.
+//! The CRDs of Sluice on a real API server.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -11,31 +11,31 @@ use sluice_testkit::{TestEnv, eventually};
 const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
 #[tokio::test]
-async fn the_api_server_takes_every_definition_as_it_is() {
+async fn api_server_accepts_every_crd_as_structural() {
     let env = TestEnv::start().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(env.client.clone());
 
     let mut listed = definitions.list(&ListParams::default()).await.expect("the definitions").items;
-    // Those of the Gateway API are there too, and not ours.
+    // Skip the CRDs of the Gateway API.
     listed.retain(|definition| definition.spec.group != GATEWAY_API);
     assert_eq!(listed.len(), sluice_api::crds::all().len());
     for definition in listed {
         let name = definition.metadata.name.clone().unwrap_or_default();
-        eventually(&format!("{name} is served, and found to be structural"), async || {
+        eventually(&format!("{name} is established and structural"), async || {
             let definition = definitions.get(&name).await.expect("the definition");
             let conditions = definition.status.and_then(|status| status.conditions).unwrap_or_default();
-            let is = |kind: &str, status: &str| {
+            let has = |kind: &str, status: &str| {
                 conditions.iter().any(|condition| condition.type_ == kind && condition.status == status)
             };
-            assert!(!is("NonStructuralSchema", "True"), "{name}: {conditions:?}");
-            is("Established", "True").then_some(())
+            assert!(!has("NonStructuralSchema", "True"), "{name}: {conditions:?}");
+            has("Established", "True").then_some(())
         })
         .await;
     }
 }
 
 #[tokio::test]
-async fn a_field_of_a_pod_template_that_we_do_not_know_survives() {
+async fn unknown_pod_template_field_is_preserved() {
     let env = TestEnv::start().await;
     let future = SERVICE_SAMPLE.replacen(
         "          containers:",

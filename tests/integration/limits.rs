@@ -47,7 +47,7 @@ async fn is_known(env: &TestEnv, words: &str) {
 }
 
 #[tokio::test]
-async fn who_breaks_a_limit_range_waits_until_it_is_put_right_and_defaults_are_paid_for() {
+async fn limit_range_violation_keeps_workload_pending_and_defaults_count_as_requests() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -125,7 +125,7 @@ async fn cpu_of_pods(env: &TestEnv, count: usize) -> i64 {
 /// What is charged is what the API server makes of the pods: 500m for the head; for each worker 500m, 100m for its sidecar
 /// and 250m for its runtime class.
 #[tokio::test]
-async fn a_ray_cluster_pays_for_what_is_added_to_its_pods() {
+async fn ray_cluster_usage_includes_sidecars_limits_and_runtime_class_overhead() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");

@@ -1,4 +1,4 @@
-//! Many services want the same quota.
+//! Many services compete for the same quota.
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
@@ -11,11 +11,11 @@ use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
 use sluice_testkit::{TestEnv, eventually, invariants};
 
 const SERVICES: usize = 100;
-/// How many of them fit: each takes 1 CPU and 2 GiB.
+/// Number of services that fit simultaneously: each requests 1 CPU and 2 GiB.
 const FIT: usize = 10;
 
 #[tokio::test]
-async fn a_hundred_services_take_turns_in_a_queue_that_fits_ten() {
+async fn hundred_services_share_a_queue_that_fits_ten() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -27,7 +27,7 @@ async fn a_hundred_services_take_turns_in_a_queue_that_fits_ten() {
             .expect("a service");
     }
 
-    // As soon as a service serves, it is deleted, and so its place is free for another.
+    // Each service is deleted as soon as it is ready, which releases its quota for another.
     eventually_all_served(&env).await;
 
     let history = recorder.history().await;
@@ -40,7 +40,7 @@ async fn a_hundred_services_take_turns_in_a_queue_that_fits_ten() {
         let held = state.workloads.values().filter(|workload| is_admitted(workload)).map(cpu_held);
         most = most.max(held.sum());
     }
-    assert_eq!(most, 1000 * FIT, "the queue was full, and never more than full");
+    assert_eq!(most, 1000 * FIT, "the queue was full and never exceeded");
 }
 
 fn is_admitted(workload: &Workload) -> bool {
@@ -48,18 +48,19 @@ fn is_admitted(workload: &Workload) -> bool {
     condition::is_true(conditions, "Admitted") && !condition::is_true(conditions, "Finished")
 }
 
-/// In milli-CPU. What a deleted service holds shrinks with its pods, before its slice is gone.
+/// Returns the reserved milli-CPU of a Workload. It shrinks with the pods of a deleted service before the slice
+/// is deleted.
 fn cpu_held(workload: &Workload) -> usize {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let sets = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
     let held = sets.filter_map(|set| Amount::from_quantity("cpu", set.resource_usage.get("cpu")?).ok());
-    held.map(|amount| usize::try_from(amount.get()).expect("not below zero")).sum()
+    held.map(|amount| usize::try_from(amount.get()).expect("not negative")).sum()
 }
 
 async fn eventually_all_served(env: &TestEnv) {
     let mut served = 0;
     while served < SERVICES {
-        let ready = eventually("a service serves", async || {
+        let ready = eventually("a service is ready", async || {
             let services = env.ray_services().list(&ListParams::default()).await.expect("the services");
             let ready = services.into_iter().filter(|service| {
                 let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();

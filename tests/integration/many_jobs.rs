@@ -87,7 +87,7 @@ fn places(history: &[Change]) -> (usize, Vec<i64>) {
 }
 
 #[tokio::test]
-async fn many_jobs_take_turns_in_a_queue_that_fits_a_few() {
+async fn many_jobs_share_a_queue_that_fits_a_few() {
     let jobs = std::env::var("JOBS").map_or(JOBS, |jobs| jobs.parse().expect("JOBS is a number"));
     let room = jobs / ONE_IN;
     let env = TestEnv::start().await;

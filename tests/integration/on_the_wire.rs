@@ -1,4 +1,4 @@
-//! An upgrade in steps with requests that really come in, by a real gateway. `make gateway` runs it.
+//! An incremental upgrade under real requests through a real gateway. `make gateway` runs it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,23 +24,23 @@ use sluice_testkit::objects::QUEUE_SAMPLE;
 use sluice_testkit::traefik::{ADDRESS, Traefik};
 use sluice_testkit::{TestEnv, eventually_or_tell};
 
-/// Where Serve takes requests in a pod.
+/// Port of Ray Serve in a pod.
 const SERVE_PORT: u16 = 8000;
-/// How many requests are counted.
+/// Number of requests per measurement.
 const COUNTED: usize = 400;
-/// How many of them may go elsewhere: a round of the gateway isn't over.
+/// Tolerated deviation in requests: a round of the gateway's weighted round robin may be incomplete.
 const TOLERANCE: usize = 8;
 
-/// The cluster of each pod that takes requests, by the address.
+/// Cluster of each ready pod, by IP address.
 type Clusters = Arc<Mutex<BTreeMap<IpAddr, String>>>;
 
-/// Serve in all pods: each answers with the name of its cluster once it is ready, and goes on when it is gone, as one does that is
-/// given time to finish. It ends with this value.
+/// A fake of Ray Serve in all pods: each answers with the name of its cluster once it is ready, and keeps
+/// answering after its deletion, like a pod with a grace period. Dropping the value stops it.
 struct Pods {
     _tasks: JoinSet<()>,
 }
 
-/// The address that a request was sent to.
+/// Destination address of a request.
 #[derive(Clone)]
 struct SentTo(IpAddr);
 
@@ -57,7 +57,7 @@ impl Pods {
         tasks.spawn(follow(env.pods(), clusters.clone()));
         let answer = async move |ConnectInfo(SentTo(address)): ConnectInfo<SentTo>| {
             let cluster = clusters.lock().expect("the pods").get(&address).cloned();
-            cluster.ok_or_else(|| (StatusCode::SERVICE_UNAVAILABLE, format!("no pod at {address} takes requests")))
+            cluster.ok_or_else(|| (StatusCode::SERVICE_UNAVAILABLE, format!("no pod at {address} is ready")))
         };
         let listener = TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], SERVE_PORT))).await.expect("the port");
         let answers = Router::new().fallback(answer).into_make_service_with_connect_info::<SentTo>();
@@ -69,10 +69,14 @@ impl Pods {
 async fn follow(pods: Api<Pod>, clusters: Clusters) {
     let mut seen = watcher::watcher(pods, watcher::Config::default()).applied_objects().boxed();
     while let Some(pod) = seen.next().await {
-        // A watch that broke off is begun anew.
+        // The watcher restarts interrupted watches.
         let Ok(pod) = pod else { continue };
         let Some(status) = &pod.status else { continue };
-        let ready = status.conditions.iter().flatten().any(|of| of.type_ == "Ready" && of.status == "True");
+        let ready = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
         let address = status.pod_ip.as_ref().filter(|_| ready).map(|address| address.parse().expect("an address"));
         if let Some((address, cluster)) = address.zip(pod.labels().get("ray.io/cluster")) {
             clusters.lock().expect("the pods").insert(address, cluster.clone());
@@ -80,7 +84,7 @@ async fn follow(pods: Api<Pod>, clusters: Clusters) {
     }
 }
 
-/// Somebody who sends one request after the other, and notes who answered each. It ends with this value.
+/// Sends one request after the other and records the cluster that answered each. Dropping the value stops it.
 struct Visitor {
     answers: Arc<Mutex<Vec<Result<String, String>>>>,
     _task: JoinSet<()>,
@@ -101,7 +105,7 @@ impl Visitor {
         Self { answers, _task: task }
     }
 
-    /// How many of the next requests each cluster answers. None that was sent so far has failed.
+    /// Returns how many of the next requests each cluster answers. Panics if any request so far has failed.
     async fn counts(&self) -> BTreeMap<String, usize> {
         let from = self.answers.lock().expect("the visitor").len();
         let answers = eventually_or_tell("requests are answered", async || {
@@ -127,29 +131,29 @@ async fn visit(http: &Http) -> Result<String, String> {
     }
 }
 
-/// Waits until an upgrade stands here, and the gateway shares requests out among the clusters like this, in percent, and knows their
-/// pods. (Until then it may take a new pod for one that had its address before.)
+/// Waits until an upgrade is at this position, and the gateway applies these weights, in percent, and knows the
+/// clusters' pods. (Until then it may confuse a new pod with a previous one of the same address.)
 async fn stands(env: &TestEnv, traefik: &Traefik, at: &str, shares: &[(&String, i64)]) {
-    eventually_or_tell(&format!("the upgrade stands at {at}"), async || {
+    eventually_or_tell(&format!("the upgrade is at {at}"), async || {
         let position = position(&env.service().await);
         let mut as_wanted = position.as_deref() == Some(at);
-        let mut told = format!("but at {position:?}");
+        let mut state = format!("but at {position:?}");
         for (cluster, share) in shares {
             let pods = env.pods_of(cluster).await;
             let addresses = pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect();
             let sends = traefik.sends(cluster).await?;
             as_wanted = as_wanted && sends == (*share, addresses);
-            told = format!("{told}, {cluster} gets {sends:?}");
+            state = format!("{state}, {cluster} gets {sends:?}");
         }
-        if as_wanted { Ok(()) } else { Err(told) }
+        if as_wanted { Ok(()) } else { Err(state) }
     })
     .await;
 }
 
 #[tokio::test]
-#[ignore = "needs a network of its own, and Traefik: make gateway"]
-async fn requests_go_where_the_status_says_and_none_fails() {
-    // Given a service that answers requests by way of a gateway,
+#[ignore = "needs a separate network and Traefik: make gateway"]
+async fn requests_follow_the_reported_weights_and_none_fails() {
+    // Given a service that answers requests through a gateway,
     let env = TestEnv::start().await;
     let traefik = Traefik::start(&env).await;
     let _pods = Pods::start(&env).await;
@@ -159,15 +163,15 @@ async fn requests_go_where_the_status_says_and_none_fails() {
     env.apply(&service_in_steps(Steps { surge: 50, step: 25 }).to_string()).await.expect("the service");
     let first = env.serves_from("2.52.0").await;
     let http = Http::new();
-    eventually_or_tell("the gateway lets requests in", async || visit(&http).await).await;
+    eventually_or_tell("the gateway forwards requests", async || visit(&http).await).await;
     let visitor = Visitor::start();
     assert_eq!(visitor.counts().await, BTreeMap::from([(first.clone(), COUNTED)]));
 
-    // when it is upgraded, then at each step both clusters answer as many as the status says,
+    // when it is upgraded, then at each step the clusters answer their shares according to the status,
     steer(&env, &json!({"runningReplicas": 0})).await;
     env.set_ray_version("2.53.0").await;
     let second = env.pending_cluster().await;
-    // (the next one waits for replicas)
+    // (each step waits for replicas)
     let steps = [
         (1, "100/75 50/25", vec![(&first, 75), (&second, 25)]),
         (2, "50/50 100/50", vec![(&first, 50), (&second, 50)]),
@@ -182,13 +186,13 @@ async fn requests_go_where_the_status_says_and_none_fails() {
         for (cluster, share) in shares {
             let answered = counts.get(cluster).copied().unwrap_or_default();
             let expected = COUNTED * usize::try_from(share).expect("a share") / 100;
-            assert!(answered.abs_diff(expected) <= TOLERANCE, "{share} % are to go to {cluster}: {counts:?}");
+            assert!(answered.abs_diff(expected) <= TOLERANCE, "{share}% should go to {cluster}: {counts:?}");
         }
     }
 
-    // and in the end the second one does alone; no request has failed.
+    // and in the end only the second cluster answers; no request has failed.
     assert_eq!(env.serves_from("2.53.0").await, second);
     env.only_cluster(&second).await;
     assert_eq!(visitor.counts().await, BTreeMap::from([(second, COUNTED)]));
-    println!("{} requests, and each was answered", visitor.answers.lock().expect("the visitor").len());
+    println!("{} requests, all answered", visitor.answers.lock().expect("the visitor").len());
 }

@@ -99,7 +99,7 @@ async fn change_queue(env: &TestEnv, spec: Value) {
 }
 
 #[tokio::test]
-async fn a_cluster_of_higher_priority_takes_the_place_of_another_which_comes_back() {
+async fn cluster_preempts_lower_priority_cluster_which_is_readmitted_later() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -145,7 +145,7 @@ async fn a_cluster_of_higher_priority_takes_the_place_of_another_which_comes_bac
 }
 
 #[tokio::test]
-async fn a_class_that_does_not_exist_is_named_and_waited_for() {
+async fn missing_priority_class_is_reported_until_it_exists() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
@@ -160,7 +160,7 @@ async fn a_class_that_does_not_exist_is_named_and_waited_for() {
 }
 
 #[tokio::test]
-async fn quota_that_was_borrowed_is_taken_back_from_who_came_last() {
+async fn borrowed_quota_is_reclaimed_from_the_newest_workload() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -202,7 +202,7 @@ async fn slices_say(env: &TestEnv, condition: &str, status: &str) -> Option<(Str
 }
 
 #[tokio::test]
-async fn a_service_loses_its_upgrade_first_and_serves_on() {
+async fn preemption_stops_the_upgrade_of_a_service_before_the_active_cluster() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -248,7 +248,7 @@ async fn a_service_loses_its_upgrade_first_and_serves_on() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_may_shrink_loses_replicas_before_all_of_it() {
+async fn preemption_scales_down_an_elastic_cluster_before_evicting_it() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;

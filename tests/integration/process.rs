@@ -25,7 +25,7 @@ async fn get(port: u16, path: &str) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_manager_tells_how_it_is_and_stops_when_it_is_told_to() {
+async fn manager_serves_probes_and_metrics_and_stops_on_sigterm() {
     let env = TestEnv::start().await;
     let (health, metrics) = (free_port(), free_port());
     let manager = env
@@ -52,7 +52,7 @@ async fn a_manager_tells_how_it_is_and_stops_when_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn a_second_replica_takes_over_from_a_leader_that_died() {
+async fn second_replica_takes_over_after_the_leader_dies() {
     let env = TestEnv::start().await;
     let flags = ["--leader-elect", "--leader-election-namespace=sluice-system"];
     let first = env.manager_with(&flags).await;

@@ -22,7 +22,7 @@ async fn no_breaches(recorder: &Recorder) {
 
 /// B20. The workload needs what the cohort has, so that every one of the objects counts.
 #[tokio::test]
-async fn objects_may_be_made_in_any_order() {
+async fn objects_may_be_created_in_any_order() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -68,7 +68,7 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
 }
 
 #[tokio::test]
-async fn unused_quota_is_lent_across_the_tree_within_the_limits() {
+async fn unused_quota_is_lent_across_the_tree_within_its_limits() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -137,7 +137,7 @@ async fn unused_quota_is_lent_across_the_tree_within_the_limits() {
 }
 
 #[tokio::test]
-async fn cohorts_may_be_moved_deleted_and_tied_in_a_knot() {
+async fn cohorts_may_be_moved_deleted_and_form_a_cycle() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -205,7 +205,7 @@ async fn queue_says(env: &TestEnv, name: &str, active: &str, word: &str) -> Stri
 
 /// B17, for both kinds of queues.
 #[tokio::test]
-async fn a_queue_that_is_stopped_lets_nobody_in_and_drains_if_it_is_told_to() {
+async fn stopped_queue_admits_nothing_and_drains_on_hold_and_drain() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -244,7 +244,7 @@ async fn a_queue_that_is_stopped_lets_nobody_in_and_drains_if_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn a_queue_that_is_deleted_stays_until_nobody_holds_its_quota() {
+async fn deleted_queue_remains_until_its_quota_is_released() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let manager = env.manager().await;
@@ -297,7 +297,7 @@ impl Dice {
 }
 
 #[tokio::test]
-async fn quotas_edited_under_load_are_never_exceeded_and_everybody_gets_through() {
+async fn quotas_edited_under_load_are_never_exceeded_and_every_workload_is_admitted() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let log = env.dir.join("decisions.jsonl");

@@ -171,7 +171,7 @@ fn with_cluster(name: &str, workers: u32) -> Value {
 }
 
 #[tokio::test]
-async fn a_ray_job_lives_its_whole_life_within_its_quota() {
+async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
     // Given too little quota, a RayJob waits without a cluster, and says why; nobody but Sluice starts it;
     let stage = Stage::new().await;
     stage.queue("2").await;
@@ -253,7 +253,7 @@ async fn a_ray_job_lives_its_whole_life_within_its_quota() {
 }
 
 #[tokio::test]
-async fn a_ray_job_for_a_cluster_of_others_pays_for_its_submitter_and_for_nothing_twice() {
+async fn ray_job_on_an_existing_cluster_requests_quota_for_its_submitter_only() {
     // Given a cluster in the queue, and no more quota than it has,
     let stage = Stage::new().await;
     stage.queue("2").await;
@@ -289,7 +289,7 @@ async fn a_ray_job_for_a_cluster_of_others_pays_for_its_submitter_and_for_nothin
 }
 
 #[tokio::test]
-async fn pods_of_a_ray_job_hold_its_quota_until_they_are_gone_though_their_cluster_went_before() {
+async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
     // Given a RayJob that runs, of which a pod takes its time to end;
     let stage = Stage::new().await;
     stage.queue("2").await;
@@ -334,7 +334,7 @@ async fn pods_of_a_ray_job_hold_its_quota_until_they_are_gone_though_their_clust
 }
 
 #[tokio::test]
-async fn a_ray_job_that_can_have_no_gate_is_refused_and_so_is_who_opens_one() {
+async fn ungateable_ray_job_is_rejected_and_so_is_opening_a_gate() {
     let env = control_plane().await;
     let made = async |object: Value| create(&env.client, object).await.map(drop).map_err(|error| error.to_string());
     let patched = async |name: &str, patch: Value| {

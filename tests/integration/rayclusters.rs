@@ -37,7 +37,7 @@ async fn waiting_and_not(env: &TestEnv) -> (usize, usize) {
 }
 
 #[tokio::test]
-async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
+async fn cluster_waits_for_quota_runs_and_scales_within_it() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -106,7 +106,7 @@ async fn a_cluster_waits_for_quota_runs_and_grows_within_it() {
 }
 
 #[tokio::test]
-async fn pods_run_on_the_nodes_of_the_flavor_whose_quota_they_use() {
+async fn pods_run_on_nodes_of_their_flavor() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     let flavored = QUEUE_SAMPLE.replacen(
@@ -126,7 +126,7 @@ async fn pods_run_on_the_nodes_of_the_flavor_whose_quota_they_use() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_names_no_queue_is_not_gated() {
+async fn cluster_without_queue_name_is_not_gated() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(&manifest().replace("kueue.x-k8s.io/queue-name: user-queue", "team: a")).await.expect("the cluster");

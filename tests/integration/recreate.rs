@@ -44,7 +44,7 @@ async fn cpu_of_workers(env: &TestEnv) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn pods_are_made_anew_once_there_is_quota_for_them_whoever_is_killed_meanwhile() {
+async fn pods_are_recreated_once_quota_allows_despite_a_killed_manager() {
     // Given a cluster that runs,
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;

@@ -24,7 +24,7 @@ async fn pods(env: &TestEnv) -> Vec<Pod> {
 }
 
 #[tokio::test]
-async fn its_keys_are_deleted_before_it_is() {
+async fn redis_keys_are_deleted_before_the_cluster() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");

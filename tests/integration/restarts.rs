@@ -77,7 +77,7 @@ const MOMENTS: [Moment; 8] = [
 ];
 
 #[tokio::test]
-async fn a_manager_killed_in_any_phase_of_an_upgrade_changes_nothing_in_the_end() {
+async fn manager_killed_in_any_phase_of_an_upgrade_converges_to_the_same_state() {
     let env = TestEnv::start().await;
     let (live, changes) = mpsc::unbounded_channel();
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;

@@ -1,32 +1,34 @@
-//! Upgrades and edits that change what pods ask for: each pod is charged as what it is, from its start to its end, and nothing
-//! that serves is stopped. Most are told twice: with our own Ray operator, and with that half off beside [`KubeRay`].
+//! Upgrades and edits that change pod resources: each pod is accounted for as it was created until it is gone,
+//! and nothing that serves is stopped. Most scenarios run twice: with our own Ray operator, and with the fake
+//! [`KubeRay`].
 //!
-//! What the proof of concept and Kueue left open, and what tests it (in `tests/integration`, if no path is given):
+//! Limits and failures of the proof of concept and of Kueue, and the tests that cover them (in
+//! `tests/integration` unless a path is given):
 //!
 //! | limit or failure | test |
 //! |---|---|
-//! | proof of concept, 1: an upgrade to other resources is miscounted | `an_upgrade_to_more_gpus…` here; `upgrades::an_upgrade_to_bigger_pods_is_charged_for_what_it_is` |
-//! | proof of concept, 2: who clears the template's gate gets pods without quota | `guard::tampering::a_template_that_is_opened_while_sluice_is_down…` |
-//! | a) a change outside of the pods runs a second cluster unaccounted | `upgrades::an_upgrade_waits_for_quota_and_goes_through…` (only `rayVersion` changes) |
-//! | b) a change of the pods stops the service | `an_upgrade_to_more_gpus…` and `groups_come…` here: what serves is never suspended |
-//! | c) an elastic service of unchanged counts hangs in its upgrade | `an_elastic_service_of_unchanged_size…` here |
-//! | d) a service that runs can't be evicted | `a_service_that_runs_is_drained…` here; `evictions`, `preemption` |
-//! | kueue#9015, #11195: quota leaks, the old slice being over first | the watchdog (I4) beside every scenario; `src/queue/tests/slices.rs` |
-//! | kueue#9322: PodSets that stay as they are are counted twice | `src/queue/tests/behaviours/slices.rs`, B24 |
+//! | proof of concept, 1: an upgrade to other resources is miscounted | `upgrade_to_more_gpus…` here; `upgrades::upgrade_to_larger_pods_requests_their_actual_size` |
+//! | proof of concept, 2: a user who clears the template's gate gets pods without quota | `admission_policies::tampering::template_unsuspended_while_sluice_is_down…` |
+//! | a) a change outside of the pods runs a second cluster unaccounted | `upgrades::upgrade_waits_for_quota_and_completes…` (only `rayVersion` changes) |
+//! | b) a change of the pods stops the service | `upgrade_to_more_gpus…` and `upgrades_add…` here: the active cluster is never suspended |
+//! | c) an elastic service of unchanged counts hangs in its upgrade | `elastic_service_of_unchanged_size…` here |
+//! | d) a running service cannot be evicted | `running_service_is_drained…` here; `evictions`, `preemption` |
+//! | kueue#9015, #11195: quota leaks because the old slice finishes first | invariant I4, checked in every scenario; `src/queue/tests/slices.rs` |
+//! | kueue#9322: unchanged PodSets are counted twice | `src/queue/tests/behaviours/slices.rs`, B24 |
 //! | kueue#11327: two successors under rapid changes | `src/engine/tests/growth.rs`, `src/jobframework/tests/changes.rs` |
-//! | kueue#11977, #12045: more pods are let go than are granted | the watchdog (I3, PodSet by PodSet); `src/jobframework/ungate.rs` |
-//! | kueue#12931: slices of one second in the wrong order | `src/jobframework/tests/changes.rs`, `src/queue/tests/behaviours/slices.rs`, B55 |
-//! | kueue#13071: a claim on another namespace's slice | `src/queue/tests/slices.rs`, `nobody_takes_over_what_is_not_theirs` |
-//! | kueue#12670: a scale-down is refused, and its quota stays away | `src/queue/tests/behaviours/slices.rs` |
-//! | kueue#14129, #14139: gated for ever, the first slice being gone | `src/jobframework/tests/changes.rs` |
-//! | kueue#14277, #14703: pods and quota are found late | `src/engine/tests/growth.rs` |
-//! | kueue#9879, #9986: pods that were started anew stay gated | `a_cluster_that_is_edited_in_place…` here: its pods are deleted one by one |
-//! | kueue#10167: no gates at creation; the webhook in the way of finalizers | `guard::webhook`; pods are born gated in every scenario of [`KubeRay`] here |
-//! | kueue#14792: another flavor once a count was 0 | `src/queue/tests/behaviours/slices.rs` |
-//! | kueue#12350, #12403: no flavor labels on pods that were let go | `flavors::a_node_selector_that_changes…` |
-//! | kueue#13025: a group that is added | `groups_of_a_cluster_that_runs_come_go…` here |
+//! | kueue#11977, #12045: more pods are ungated than admitted | invariant I3, per PodSet; `src/jobframework/ungate.rs` |
+//! | kueue#12931: slices created in the same second are in the wrong order | `src/jobframework/tests/changes.rs`, `src/queue/tests/behaviours/slices.rs`, B55 |
+//! | kueue#13071: a slice replaces one of another namespace | `src/queue/tests/slices.rs`, `nobody_takes_over_what_is_not_theirs` |
+//! | kueue#12670: a scale-down is rejected, and its quota stays reserved | `src/queue/tests/behaviours/slices.rs` |
+//! | kueue#14129, #14139: gated forever because the first slice was deleted | `src/jobframework/tests/changes.rs` |
+//! | kueue#14277, #14703: pods and quota are observed late | `src/engine/tests/growth.rs` |
+//! | kueue#9879, #9986: restarted pods stay gated | `cluster_edited_in_place…` here: its pods are deleted one by one |
+//! | kueue#10167: no gates at creation; the webhook blocks finalizers | `admission_policies::webhook`; pods are created gated in every scenario with [`KubeRay`] here |
+//! | kueue#14792: the flavor changes after a count was 0 | `src/queue/tests/behaviours/slices.rs` |
+//! | kueue#12350, #12403: no flavor labels on ungated pods | `flavors::changed_node_selector…` |
+//! | kueue#13025: a group is added | `groups_of_a_running_cluster…` here |
 //!
-//! Not there: MultiKueue (#13489), topology (#15617), provisioning requests (#14316).
+//! Not implemented: MultiKueue (#13489), topology (#15617), provisioning requests (#14316).
 
 use kube::ResourceExt;
 use kube::api::DeleteParams;
@@ -44,7 +46,7 @@ use sluice_testkit::{eventually, eventually_or_tell};
 #[case::our_operator(Operator::Ours)]
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
-async fn an_upgrade_to_more_gpus_a_worker_is_charged_for_both_as_they_are(#[case] operator: Operator) {
+async fn upgrade_to_more_gpus_per_worker_counts_both_clusters_exactly(#[case] operator: Operator) {
     let stage = Stage::with(operator).await;
     let gpus = |gpus: &str| group("small", 1, json!({"cpu": "500m", "memory": "1Gi", GPU: gpus}));
     set_quota(&stage, "4", "16Gi", "2").await;
@@ -52,14 +54,14 @@ async fn an_upgrade_to_more_gpus_a_worker_is_charged_for_both_as_they_are(#[case
     stage.env.serves_from("2.52.0").await;
     stage.reserves(GPU, "1").await;
 
-    // Given one GPU in use, and one that is free, when a worker is to have two, then the upgrade waits for a third,
+    // Given one GPU in use and one free, when a worker requests two, then the upgrade waits for a third,
     stage.env.put(service("2.53.0", &[gpus("2")])).await;
     let (pending, message) = stage.env.waits_for_quota().await;
     assert!(message.contains(GPU) && message.contains("nominalQuota is 3"), "{message}");
     assert!(stage.env.pods_of(&pending).await.is_empty());
     stage.reserves(GPU, "1").await;
 
-    // and goes through when there is one; then it holds two.
+    // and completes once the quota allows it; then two are reserved.
     set_quota(&stage, "4", "16Gi", "3").await;
     assert_eq!(stage.env.serves_from("2.53.0").await, pending);
     stage.env.only_cluster(&pending).await;
@@ -73,7 +75,7 @@ async fn an_upgrade_to_more_gpus_a_worker_is_charged_for_both_as_they_are(#[case
 #[case::our_operator(Operator::Ours)]
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
-async fn groups_come_change_their_names_and_go_with_upgrades(#[case] operator: Operator) {
+async fn upgrades_add_rename_and_remove_groups(#[case] operator: Operator) {
     let stage = Stage::with(operator).await;
     stage.env.set_quota("8", "32Gi").await;
     let upgrades = [
@@ -95,7 +97,7 @@ async fn groups_come_change_their_names_and_go_with_upgrades(#[case] operator: O
 #[case::our_operator(Operator::Ours)]
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
-async fn a_cluster_that_is_edited_in_place_pays_for_each_pod_as_it_was_made(#[case] operator: Operator) {
+async fn cluster_edited_in_place_accounts_for_each_pod_as_it_was_created(#[case] operator: Operator) {
     let stage = Stage::with(operator).await;
     stage.env.set_quota("1500m", "3Gi").await;
     stage.env.put(cluster(&[workers("small", 2, 500)])).await;
@@ -104,10 +106,10 @@ async fn a_cluster_that_is_edited_in_place_pays_for_each_pod_as_it_was_made(#[ca
     let old: Vec<String> =
         pods.iter().filter(|pod| pod.labels()["ray.io/group"] == "small").map(ResourceExt::name_any).collect();
 
-    // Given workers of half a CPU, when their template asks for a whole one, nothing happens to those that run.
+    // Given workers of half a CPU, when their template requests a whole one, running workers are unchanged.
     stage.env.put(cluster(&[workers("small", 2, 1000)])).await;
 
-    // A worker that is lost gives back what it had; the one in its place asks for more, and waits for that.
+    // A lost worker releases its quota. Its replacement requests more and waits for it.
     stage.env.pods().delete(&old[0], &DeleteParams::default()).await.expect("a worker is lost");
     stage.has_pods(CLUSTER, 1, 2).await;
     stage.reserves("cpu", "1").await;
@@ -118,7 +120,7 @@ async fn a_cluster_that_is_edited_in_place_pays_for_each_pod_as_it_was_made(#[ca
     stage.has_pods(CLUSTER, 0, 3).await;
     stage.reserves("cpu", "2").await;
 
-    // And so the other.
+    // The same for the other worker.
     stage.env.pods().delete(&old[1], &DeleteParams::default()).await.expect("a worker is lost");
     stage.has_pods(CLUSTER, 1, 2).await;
     stage.reserves("cpu", "1500m").await;
@@ -132,13 +134,13 @@ async fn a_cluster_that_is_edited_in_place_pays_for_each_pod_as_it_was_made(#[ca
 #[case::our_operator(Operator::Ours)]
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
-async fn groups_of_a_cluster_that_runs_come_go_and_change_their_names(#[case] operator: Operator) {
+async fn groups_of_a_running_cluster_can_be_added_renamed_and_removed(#[case] operator: Operator) {
     let stage = Stage::with(operator).await;
     stage.env.set_quota("1", "4Gi").await;
     stage.env.put(cluster(&[workers("small", 1, 500)])).await;
     stage.has_pods(CLUSTER, 0, 2).await;
 
-    // A group that comes waits for quota, as much as there is of it.
+    // An added group waits for quota, and runs partially as quota allows.
     stage.env.put(cluster(&[workers("small", 1, 500), workers("large", 2, 1000)])).await;
     stage.has_pods(CLUSTER, 2, 2).await;
     stage.env.set_quota("2", "4Gi").await;
@@ -148,13 +150,13 @@ async fn groups_of_a_cluster_that_runs_come_go_and_change_their_names(#[case] op
     stage.has_pods(CLUSTER, 0, 4).await;
     stage.reserves("cpu", "3").await;
 
-    // One under another name is another one.
+    // A renamed group is a different group.
     stage.env.put(cluster(&[workers("tiny", 1, 500), workers("large", 2, 1000)])).await;
     eventually("the renamed group runs", async || {
         let pods = stage.env.pods_of(CLUSTER).await;
-        let of =
+        let running =
             |group: &str| pods.iter().filter(|pod| pod.labels()["ray.io/group"] == group && !is_gated(pod)).count();
-        (of("tiny") == 1 && of("small") == 0).then_some(())
+        (running("tiny") == 1 && running("small") == 0).then_some(())
     })
     .await;
     stage.reserves("cpu", "3").await;
@@ -166,27 +168,27 @@ async fn groups_of_a_cluster_that_runs_come_go_and_change_their_names(#[case] op
 }
 
 #[tokio::test]
-async fn an_upgrade_of_more_kinds_of_pods_than_a_workload_holds_says_so_and_leaves_what_serves() {
+async fn upgrade_with_too_many_pod_sets_reports_it_and_keeps_the_active_cluster() {
     let stage = Stage::with(Operator::Ours).await;
     stage.env.set_quota("64", "256Gi").await;
     let all = |cpu: u32| (1..=9).map(|number| workers(&format!("group-{number}"), 1, cpu)).collect::<Vec<_>>();
     stage.env.put(service("2.52.0", &all(250))).await;
     let first = stage.env.serves_from("2.52.0").await;
     let pods = stage.has_pods(&first, 0, 10).await;
-    let said = async |what: &str, is: &dyn Fn(&str, &str) -> bool| {
+    let has_condition = async |what: &str, matches: &dyn Fn(&str, &str) -> bool| {
         eventually_or_tell(what, async || {
             let conditions = stage.env.service().await.status.unwrap_or_default().conditions;
             match condition::get(&conditions, "sluice.dev/Admitted") {
-                Some(found) if is(&found.status, &found.message) => Ok(()),
+                Some(found) if matches(&found.status, &found.message) => Ok(()),
                 found => Err(format!("but {found:?}")),
             }
         })
         .await;
     };
 
-    // Nine groups whose pods all change, beside a head that doesn't, are one PodSet too many.
+    // Nine groups that all change, plus an unchanged head, are one PodSet too many.
     stage.env.put(service("2.53.0", &all(300))).await;
-    said("it is said how many there are, and how many there may be", &|status, message| {
+    has_condition("the condition reports the number and the maximum of PodSets", &|status, message| {
         let words = ["spec.workerGroupSpecs", "19 PodSets", "at most 18"];
         status == "False" && words.iter().all(|word| message.contains(word))
     })
@@ -197,13 +199,13 @@ async fn an_upgrade_of_more_kinds_of_pods_than_a_workload_holds_says_so_and_leav
         pods.iter().map(ResourceExt::uid).collect::<Vec<_>>()
     );
 
-    // With one that stays as it is, they fit.
+    // With one unchanged group, they fit.
     let mut fewer = all(300);
     fewer[0] = workers("group-1", 1, 250);
     stage.env.put(service("2.54.0", &fewer)).await;
     let second = stage.env.serves_from("2.54.0").await;
     stage.env.only_cluster(&second).await;
-    said("it is admitted", &|status, _| status == "True").await;
+    has_condition("the service is admitted", &|status, _| status == "True").await;
     stage.ends().await;
 }
 
@@ -211,7 +213,7 @@ async fn an_upgrade_of_more_kinds_of_pods_than_a_workload_holds_says_so_and_leav
 #[case::our_operator(Operator::Ours)]
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
-async fn an_elastic_service_of_unchanged_size_is_upgraded_with_a_slice_of_its_own(#[case] operator: Operator) {
+async fn elastic_service_of_unchanged_size_is_upgraded_with_a_new_slice(#[case] operator: Operator) {
     let stage = Stage::with(operator).await;
     stage.env.set_quota("2", "4Gi").await;
     let elastic = |version: &str| {
@@ -235,7 +237,7 @@ async fn an_elastic_service_of_unchanged_size_is_upgraded_with_a_slice_of_its_ow
 #[case::our_operator(Operator::Ours)]
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
-async fn a_service_that_runs_is_drained_and_comes_back(#[case] operator: Operator) {
+async fn running_service_is_drained_and_readmitted(#[case] operator: Operator) {
     let stage = Stage::with(operator).await;
     stage.env.put(service("2.52.0", &[workers("small", 1, 500)])).await;
     let serving = stage.env.serves_from("2.52.0").await;
@@ -251,7 +253,7 @@ async fn a_service_that_runs_is_drained_and_comes_back(#[case] operator: Operato
 }
 
 #[tokio::test]
-async fn pods_of_another_operator_are_born_gated_and_let_go_as_quota_comes() {
+async fn pods_of_another_operator_are_created_gated_and_ungated_as_quota_allows() {
     let stage = Stage::with(Operator::Another).await;
     stage.env.put(cluster(&[workers("small", 1, 500)])).await;
     stage.has_pods(CLUSTER, 0, 2).await;
@@ -261,7 +263,7 @@ async fn pods_of_another_operator_are_born_gated_and_let_go_as_quota_comes() {
     stage.has_pods(CLUSTER, 2, 2).await;
     stage.env.set_quota("1500m", "4Gi").await;
     for pod in stage.has_pods(CLUSTER, 1, 3).await.iter().filter(|pod| !is_gated(pod)) {
-        assert!(pod.labels().contains_key("kueue.x-k8s.io/podset"), "{} says what it is counted in", pod.name_any());
+        assert!(pod.labels().contains_key("kueue.x-k8s.io/podset"), "{} has the label of its PodSet", pod.name_any());
     }
     stage.env.set_quota("2", "4Gi").await;
     stage.has_pods(CLUSTER, 0, 4).await;

@@ -1,4 +1,5 @@
-//! Where changes of what pods ask for are played, with our own Ray operator or beside another one, and what is played there.
+//! Fixture for changes of pod resources, with our Ray operator or with another one, and the manifests it
+//! uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +16,19 @@ use sluice_testkit::kuberay::KubeRay;
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE, reserved};
 use sluice_testkit::{Manager, TestEnv, eventually_or_tell, invariants};
 
-/// The resource that GPUs are asked for by.
+/// Resource name of GPUs.
 pub(crate) const GPU: &str = "nvidia.com/gpu";
 
-/// Who makes the pods.
+/// The Ray operator that creates the pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operator {
+    /// Sluice's own operator.
     Ours,
+    /// The fake KubeRay.
     Another,
 }
 
-/// A control plane with a queue, watched from the beginning.
+/// A control plane with a queue, a manager, and a recorder of its complete history.
 pub(crate) struct Stage {
     pub(crate) env: TestEnv,
     recorder: Recorder,
@@ -48,28 +51,28 @@ impl Stage {
         Self { env, recorder, _manager: manager, _operator: operator }
     }
 
-    /// Waits until the queue holds exactly this much of a resource.
+    /// Waits until exactly this amount of a resource is reserved in the ClusterQueue.
     pub(crate) async fn reserves(&self, resource: &str, amount: &str) {
         eventually_or_tell(&format!("the queue reserves {amount} of {resource}"), async || {
-            let is = reserved(&self.env.cluster_queues().get(QUEUE).await.expect("the queue"), resource);
-            if is == amount { Ok(()) } else { Err(format!("but {is}")) }
+            let actual = reserved(&self.env.cluster_queues().get(QUEUE).await.expect("the queue"), resource);
+            if actual == amount { Ok(()) } else { Err(format!("but {actual}")) }
         })
         .await;
     }
 
-    /// Waits until a cluster has so many pods that wait for quota, and so many that don't.
+    /// Waits until a cluster has this many gated and ungated pods. Returns its pods.
     pub(crate) async fn has_pods(&self, cluster: &str, waiting: usize, running: usize) -> Vec<Pod> {
-        eventually_or_tell(&format!("{cluster} has {waiting} pods that wait, and {running} others"), async || {
+        eventually_or_tell(&format!("{cluster} has {waiting} gated and {running} ungated pods"), async || {
             let pods = self.env.pods_of(cluster).await;
             let gated = pods.iter().filter(|pod| is_gated(pod)).count();
-            let is = (gated, pods.len() - gated);
-            if is == (waiting, running) { Ok(pods) } else { Err(format!("but {is:?}")) }
+            let actual = (gated, pods.len() - gated);
+            if actual == (waiting, running) { Ok(pods) } else { Err(format!("but {actual:?}")) }
         })
         .await
     }
 
-    /// Ends a scenario: in the end exactly that is reserved which the pods request, nothing was broken on the way, and nothing
-    /// that ran was stopped.
+    /// Checks the end of a scenario: the reserved quota equals the requests of the pods, no invariant was
+    /// violated, no Workload was evicted, and no running cluster was suspended. Returns the history.
     pub(crate) async fn ends(&self) -> Vec<Change> {
         let history = self.ends_after_an_eviction().await;
         for change in &history {
@@ -89,8 +92,9 @@ impl Stage {
         history
     }
 
+    /// Like [`Self::ends`], for scenarios with evictions: allows evicted Workloads and suspended clusters.
     pub(crate) async fn ends_after_an_eviction(&self) -> Vec<Change> {
-        let history = eventually_or_tell("what is reserved is what runs", async || {
+        let history = eventually_or_tell("the reserved quota equals the requests of the pods", async || {
             let history = self.recorder.history().await;
             let inexact = invariants::inexact(&history);
             if inexact.is_empty() { Ok(history) } else { Err(inexact.join("\n")) }
@@ -102,7 +106,7 @@ impl Stage {
     }
 }
 
-/// The quota of the sample's flavor.
+/// Sets the quota of the sample's flavor.
 pub(crate) async fn set_quota(stage: &Stage, cpu: &str, memory: &str, gpus: &str) {
     let quota = [("cpu", cpu), ("memory", memory), (GPU, gpus)];
     let resources = quota.map(|(name, quota)| json!({"name": name, "nominalQuota": quota}));
@@ -111,7 +115,7 @@ pub(crate) async fn set_quota(stage: &Stage, cpu: &str, memory: &str, gpus: &str
     stage.env.change_queue(QUEUE, json!({"resourceGroups": [group]})).await;
 }
 
-/// A group of workers.
+/// Returns a worker group.
 pub(crate) fn group(name: &str, replicas: u32, requests: Value) -> Value {
     let resources = json!({"requests": requests, "limits": requests});
     let container = json!({"name": "ray-worker", "image": "rayproject/ray:2.52.0", "resources": resources});
@@ -121,12 +125,12 @@ pub(crate) fn group(name: &str, replicas: u32, requests: Value) -> Value {
     })
 }
 
-/// Workers of this many milli-CPU and 1 GiB each.
+/// Returns a worker group whose workers request `cpu` milli-CPU and 1 GiB each.
 pub(crate) fn workers(name: &str, replicas: u32, cpu: u32) -> Value {
     group(name, replicas, json!({"cpu": format!("{cpu}m"), "memory": "1Gi"}))
 }
 
-/// The sample's service, of this version and with these groups.
+/// Returns the sample RayService with this Ray version and these worker groups.
 pub(crate) fn service(version: &str, groups: &[Value]) -> Value {
     let mut service: Value = serde_saphyr::from_str(SERVICE_SAMPLE).expect("YAML");
     service["spec"]["rayClusterConfig"]["rayVersion"] = version.into();
@@ -134,14 +138,14 @@ pub(crate) fn service(version: &str, groups: &[Value]) -> Value {
     service
 }
 
-/// A cluster of its own, with these groups.
+/// Returns a standalone RayCluster with these worker groups.
 pub(crate) fn cluster(groups: &[Value]) -> Value {
     let mut cluster: Value = serde_saphyr::from_str(&manifest()).expect("YAML");
     cluster["spec"]["workerGroupSpecs"] = groups.into();
     cluster
 }
 
-/// The names of all PodSets that there ever were.
+/// Returns the names of all PodSets in a history.
 pub(crate) fn pod_sets(history: &[Change]) -> BTreeSet<String> {
     let slices = history.iter().filter_map(|change| match &change.object {
         Object::Workload(slice) => Some(slice),

@@ -1,4 +1,4 @@
-//! What a cluster needs around its pods: who its autoscaler is, and the ways in.
+//! Resources of a RayCluster other than its pods: autoscaler RBAC, Ingress and serve Service.
 
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Service;
@@ -12,7 +12,7 @@ use crate::rayclusters::{CLUSTER, is_ready, manifest};
 use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE};
 use sluice_testkit::{TestEnv, eventually};
 
-/// The sample's cluster with an autoscaler and an Ingress, to which requests are sent.
+/// Returns the sample RayCluster with an autoscaler, an Ingress and a serve Service.
 fn surrounded() -> String {
     manifest()
         .replace("spec:\n  rayVersion", "spec:\n  enableInTreeAutoscaling: true\n  rayVersion")
@@ -20,7 +20,7 @@ fn surrounded() -> String {
         .replace("  labels:\n", "  annotations:\n    ray.io/enable-serve-service: \"true\"\n  labels:\n")
 }
 
-/// Whether the autoscaler of the cluster may do this, by what the API server says.
+/// Asks the API server whether the cluster's autoscaler is authorized for an action.
 async fn autoscaler_may(env: &TestEnv, verb: &str, group: &str, resource: &str) -> bool {
     let attributes = json!({"namespace": NAMESPACE, "verb": verb, "group": group, "resource": resource});
     let user = format!("system:serviceaccount:{NAMESPACE}:{CLUSTER}");
@@ -32,7 +32,7 @@ async fn autoscaler_may(env: &TestEnv, verb: &str, group: &str, resource: &str) 
 }
 
 #[tokio::test]
-async fn an_autoscaler_may_do_its_work_and_the_ways_in_lead_to_the_cluster() {
+async fn autoscaler_has_its_permissions_and_ingress_and_serve_service_select_the_cluster() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
@@ -41,17 +41,19 @@ async fn an_autoscaler_may_do_its_work_and_the_ways_in_lead_to_the_cluster() {
     env.apply(&surrounded()).await.expect("the cluster");
     is_ready(&env).await;
 
-    // Then its head runs as an account that may do what the autoscaler does, and nothing else,
+    // Then its head runs with a service account that has exactly the autoscaler's permissions,
     let pods = env.pods_of(CLUSTER).await;
     let accounts: Vec<_> = pods.iter().filter_map(|pod| pod.spec.as_ref()?.service_account_name.as_deref()).collect();
     assert!(accounts.contains(&CLUSTER), "{accounts:?}");
     for (verb, group, resource) in [("watch", "", "pods"), ("patch", "ray.io", "rayclusters")] {
-        eventually("the autoscaler may", async || autoscaler_may(&env, verb, group, resource).await.then_some(()))
-            .await;
+        eventually("the autoscaler is authorized", async || {
+            autoscaler_may(&env, verb, group, resource).await.then_some(())
+        })
+        .await;
     }
     assert!(!autoscaler_may(&env, "delete", "", "pods").await);
 
-    // and the ways in lead to it.
+    // and the Ingress and the serve Service lead to it.
     let ingresses: Api<Ingress> = Api::namespaced(env.client.clone(), NAMESPACE);
     let ingress = ingresses.get("basket-head-ingress").await.expect("an Ingress");
     let rules = serde_json::to_value(ingress.spec.expect("a spec").rules).expect("JSON");
@@ -60,19 +62,19 @@ async fn an_autoscaler_may_do_its_work_and_the_ways_in_lead_to_the_cluster() {
     let serve = services.get("basket-serve-svc").await.expect("the Service for requests").spec.expect("a spec");
     assert_eq!(serve.ports.iter().flatten().map(|port| port.port).collect::<Vec<_>>(), [8000]);
 
-    // When somebody deletes what it needs, then it is made again;
+    // When its Role is deleted, then it is recreated;
     let roles: Api<Role> = Api::namespaced(env.client.clone(), NAMESPACE);
     let old = roles.get(CLUSTER).await.expect("a Role").metadata.uid;
     roles.delete(CLUSTER, &DeleteParams::default()).await.expect("deleted");
-    eventually("the Role is there again", async || {
+    eventually("the Role is recreated", async || {
         let role = roles.get_opt(CLUSTER).await.expect("an answer")?;
         (role.metadata.uid != old).then_some(())
     })
     .await;
 
-    // who asks for the way in no longer gets it closed;
-    let closed = Patch::Merge(json!({"spec": {"headGroupSpec": {"enableIngress": false}}}));
-    env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &closed).await.expect("patched");
+    // when the Ingress is disabled, then it is deleted;
+    let disabled = Patch::Merge(json!({"spec": {"headGroupSpec": {"enableIngress": false}}}));
+    env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &disabled).await.expect("patched");
     eventually("the Ingress is gone", async || {
         ingresses.get_opt("basket-head-ingress").await.expect("an answer").is_none().then_some(())
     })

@@ -1,4 +1,4 @@
-//! What KubeRay itself has made is taken over by Sluice's operator: nothing of it is stopped or made anew.
+//! Sluice's operator adopts the objects of KubeRay without stopping or recreating any.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE, cluster_nam
 use sluice_testkit::real_kuberay::{RealKubeRay, control_plane};
 use sluice_testkit::{TestEnv, eventually, eventually_or_tell};
 
-/// A cluster of its own with all that is made around one: an autoscaler, an Ingress, a group of several hosts.
+/// Returns a standalone RayCluster with an autoscaler, an Ingress and a multi-host group.
 fn cluster() -> String {
     let hosts = "    - groupName: hosts\n      replicas: 2\n      minReplicas: 0\n      maxReplicas: 2\n      numOfHosts: 2\n      \
                  rayStartParams: {}\n      template:\n        spec:\n          containers:\n          - name: ray-worker\n            \
@@ -24,7 +24,7 @@ fn cluster() -> String {
         + &hosts
 }
 
-/// The uids of all that operators make, by kind and name.
+/// Returns the uids of all objects that operators create, by kind and name.
 async fn made(env: &TestEnv) -> BTreeMap<String, String> {
     let all = ListParams::default();
     let mut made = BTreeMap::new();
@@ -43,12 +43,13 @@ async fn made(env: &TestEnv) -> BTreeMap<String, String> {
     made
 }
 
-/// KubeRay has brought up a service and a cluster, whose names are returned with all that it has made.
+/// Runs KubeRay until a service and a cluster are ready, then stops it. Returns the active cluster of the
+/// service and the created objects.
 async fn run_by_kuberay(env: &TestEnv) -> (String, BTreeMap<String, String>) {
     let _kuberay = RealKubeRay::start(env);
     env.apply(SERVICE_SAMPLE).await.expect("the service");
     env.apply(&cluster()).await.expect("the cluster");
-    let serving = eventually("KubeRay's service serves", async || {
+    let serving = eventually("KubeRay's service is ready", async || {
         let status = env.service().await.status.unwrap_or_default();
         let name = cluster_name(status.active_service_status.as_ref())?;
         condition::is_true(&status.conditions, "Ready").then_some(name)
@@ -69,16 +70,16 @@ fn is_ready(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
 }
 
 #[tokio::test]
-async fn b17_what_kuberay_runs_is_paid_for_and_goes_on_as_it_is() {
+async fn b17_objects_created_by_kuberay_are_admitted_and_keep_running() {
     let env = control_plane().await;
     let (serving, before) = run_by_kuberay(&env).await;
 
-    // When Sluice takes KubeRay's place, with quota for what runs,
+    // When Sluice replaces KubeRay, with quota for everything that runs,
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("9", "18Gi").await;
     let _manager = env.manager().await;
 
-    // then all of it is paid for and looked after,
+    // then everything is admitted and managed,
     for (kind, name) in [("RayService", SERVICE), ("RayCluster", CLUSTER)] {
         eventually_or_tell(&format!("{kind} {name} is admitted"), async || {
             let conditions = match kind {
@@ -90,10 +91,10 @@ async fn b17_what_kuberay_runs_is_paid_for_and_goes_on_as_it_is() {
         })
         .await;
     }
-    eventually("the service serves", async || {
+    eventually("the service is ready with the same cluster", async || {
         let status = env.service().await.status.unwrap_or_default();
-        let is = cluster_name(status.active_service_status.as_ref()) == Some(serving.clone());
-        (is && condition::is_true(&status.conditions, "Ready")).then_some(())
+        let same = cluster_name(status.active_service_status.as_ref()) == Some(serving.clone());
+        (same && condition::is_true(&status.conditions, "Ready")).then_some(())
     })
     .await;
     let config = SERVICE_SAMPLE.replace("num_replicas: 1", "num_replicas: 2");
@@ -105,16 +106,16 @@ async fn b17_what_kuberay_runs_is_paid_for_and_goes_on_as_it_is() {
     })
     .await;
 
-    // and nothing was stopped, or made anew or beside it.
+    // and nothing was stopped, recreated or added.
     let after = made(&env).await;
     let gone: Vec<_> = before.iter().filter(|(name, uid)| after.get(*name) != Some(uid)).collect();
     let new: Vec<_> = after.iter().filter(|(name, _)| !before.contains_key(*name)).collect();
-    assert!(gone.is_empty() && new.is_empty(), "gone: {gone:?}, new: {new:?}");
+    assert!(gone.is_empty() && new.is_empty(), "deleted: {gone:?}, new: {new:?}");
 
-    // It is upgraded, and goes, as if Sluice had made it.
+    // It can be upgraded and deleted as if Sluice had created it.
     env.set_ray_version("2.53.0").await;
     env.serves_from("2.53.0").await;
-    eventually("KubeRay's cluster is gone", async || {
+    eventually("KubeRay's cluster is deleted", async || {
         env.ray_clusters().get_opt(&serving).await.expect("an answer").is_none().then_some(())
     })
     .await;
@@ -124,14 +125,14 @@ async fn b17_what_kuberay_runs_is_paid_for_and_goes_on_as_it_is() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_kuberay_has_begun_is_ended() {
+async fn upgrade_started_by_kuberay_is_completed() {
     // Given a service that KubeRay is just upgrading,
     let env = control_plane().await;
     let kuberay = RealKubeRay::start(&env);
     env.apply(SERVICE_SAMPLE).await.expect("the service");
     let first = env.serves_from("2.52.0").await;
     env.set_ray_version("2.53.0").await;
-    let pending = eventually("KubeRay has made the next cluster", async || {
+    let pending = eventually("KubeRay has created the pending cluster", async || {
         let clusters = env.ray_clusters().list(&ListParams::default()).await.expect("the clusters").items;
         let next = clusters.iter().map(ResourceExt::name_any).find(|name| *name != first)?;
         (!env.pods_of(&next).await.is_empty()).then_some(next)
@@ -139,7 +140,7 @@ async fn an_upgrade_that_kuberay_has_begun_is_ended() {
     .await;
     drop(kuberay);
 
-    // when Sluice takes its place, then that cluster comes to serve, and no third one is made.
+    // when Sluice replaces it, then the pending cluster becomes active, and no third one is created.
     let recorder = Recorder::start(env.client.clone(), None).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("2", "4Gi").await;

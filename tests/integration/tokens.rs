@@ -17,7 +17,7 @@ async fn secrets(env: &TestEnv) -> Vec<Secret> {
 }
 
 #[tokio::test]
-async fn each_cluster_of_a_service_has_a_token_that_is_made_for_it() {
+async fn each_cluster_of_a_service_gets_a_separate_token() {
     let env = TestEnv::start().await;
     let manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
@@ -46,7 +46,7 @@ async fn each_cluster_of_a_service_has_a_token_that_is_made_for_it() {
 }
 
 #[tokio::test]
-async fn a_token_that_its_owner_keeps_is_waited_for_and_its_absence_is_told() {
+async fn missing_user_provided_token_is_reported_until_it_exists() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");

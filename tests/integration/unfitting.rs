@@ -1,4 +1,4 @@
-//! Upgrades that can never be admitted beside what serves, and those that wait for too long.
+//! Upgrades that exceed the quota while the active cluster runs, and upgrades whose admission times out.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use sluice_testkit::history::{Change, Object, Recorder};
 use sluice_testkit::objects::{SERVICE, cluster_name};
 use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
-/// Ends a scenario: nothing was broken at any moment of it.
+/// Checks that no invariant was violated at any point. Returns the history.
 async fn intact(recorder: &Recorder) -> Vec<Change> {
     let history = recorder.history().await;
     let breaches = invariants::breaches(&history);
@@ -34,9 +34,9 @@ async fn annotate(env: &TestEnv, annotation: &str, value: Value) {
     env.ray_services().patch(SERVICE, &PatchParams::default(), &Patch::Merge(patch)).await.expect("it is annotated");
 }
 
-/// Waits until the condition about the upgrade gives this reason; returns its status and message.
+/// Waits until the condition of the upgrade has this reason. Returns its status and message.
 async fn answers(env: &TestEnv, reason: &str) -> (String, String) {
-    eventually_or_tell(&format!("the upgrade is said to be {reason}"), async || {
+    eventually_or_tell(&format!("the upgrade has the reason {reason}"), async || {
         let conditions = env.service().await.status.unwrap_or_default().conditions;
         let found = condition::get(&conditions, UPGRADE_ADMISSIBLE).filter(|found| found.reason == reason);
         found.map(|found| (found.status.clone(), found.message.clone())).ok_or_else(|| format!("but {conditions:?}"))
@@ -44,9 +44,9 @@ async fn answers(env: &TestEnv, reason: &str) -> (String, String) {
     .await
 }
 
-/// Waits until there is nothing to say of an upgrade.
+/// Waits until the service has no condition about an upgrade.
 async fn is_settled(env: &TestEnv) {
-    eventually("nothing is said of an upgrade", async || {
+    eventually("there is no condition about an upgrade", async || {
         let conditions = env.service().await.status.unwrap_or_default().conditions;
         condition::get(&conditions, UPGRADE_ADMISSIBLE).is_none().then_some(())
     })
@@ -54,7 +54,7 @@ async fn is_settled(env: &TestEnv) {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_can_never_fit_is_told_in_numbers_and_goes_through_once_it_can() {
+async fn upgrade_exceeding_quota_reports_shortfall_and_completes_once_quota_is_raised() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -62,7 +62,7 @@ async fn an_upgrade_that_can_never_fit_is_told_in_numbers_and_goes_through_once_
     let first = env.serves_from("2.52.0").await;
     let pods: Vec<String> = env.pods_of(&first).await.iter().map(ResourceExt::name_any).collect();
 
-    // Given an upgrade for which there is no room, its service says at once what is missing, and what would help;
+    // Given an upgrade that exceeds the quota, its service immediately reports the shortfall and the remedies;
     env.set_ray_version("2.53.0").await;
     let (status, message) = answers(&env, "ExceedsMaxQuota").await;
     assert_eq!(status, "False");
@@ -73,9 +73,9 @@ async fn an_upgrade_that_can_never_fit_is_told_in_numbers_and_goes_through_once_
         "annotation sluice.dev/when-upgrade-exceeds-quota: Recreate",
     ];
     words.iter().for_each(|words| assert!(message.contains(words), "{words} in {message}"));
-    assert!(!message.contains("incremental"), "not even its head fits beside what serves: {message}");
+    assert!(!message.contains("incremental"), "not even its head fits next to the active cluster: {message}");
 
-    // what it says follows the quota,
+    // the condition follows the quota,
     env.set_quota("1999m", "4Gi").await;
     eventually("the new quota shows", async || {
         let (_, message) = answers(&env, "ExceedsMaxQuota").await;
@@ -83,9 +83,9 @@ async fn an_upgrade_that_can_never_fit_is_told_in_numbers_and_goes_through_once_
     })
     .await;
     let now: Vec<String> = env.pods_of(&first).await.iter().map(ResourceExt::name_any).collect();
-    assert_eq!(now, pods, "what serves is left alone");
+    assert_eq!(now, pods, "the active cluster is unchanged");
 
-    // and with enough the upgrade goes through.
+    // and with enough quota the upgrade completes.
     env.set_quota("2", "4Gi").await;
     let second = env.serves_from("2.53.0").await;
     env.only_cluster(&second).await;
@@ -95,7 +95,7 @@ async fn an_upgrade_that_can_never_fit_is_told_in_numbers_and_goes_through_once_
 }
 
 #[tokio::test]
-async fn a_service_is_made_anew_where_there_is_no_room_for_two() {
+async fn service_is_recreated_when_two_clusters_exceed_quota() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -110,21 +110,21 @@ async fn a_service_is_made_anew_where_there_is_no_room_for_two() {
     env.reserves_cpu("1").await;
     env.one_slice_is_left().await;
     is_settled(&env).await;
-    let told = env.event_about("RayService", "Recreate").await;
-    assert!(told.contains(&format!("RayCluster {first} stops, and requests fail until {second} serves")), "{told}");
-    // No pod of the new cluster came before the last one of the old was gone.
+    let note = env.event_about("RayService", "Recreate").await;
+    assert!(note.contains(&format!("RayCluster {first} stops, and requests fail until {second} serves")), "{note}");
+    // No pod of the new cluster was created before the last one of the old cluster was deleted.
     let history = intact(&recorder).await;
-    let of = |change: &Change, cluster: &str| match &change.object {
+    let is_pod_of = |change: &Change, cluster: &str| match &change.object {
         Object::Pod(pod) => pod.labels().get("ray.io/cluster").is_some_and(|name| name == cluster),
         _ => false,
     };
-    let last = history.iter().rposition(|change| of(change, &first)).expect("pods of the old cluster");
-    let next = history.iter().position(|change| of(change, &second)).expect("pods of the new cluster");
+    let last = history.iter().rposition(|change| is_pod_of(change, &first)).expect("pods of the old cluster");
+    let next = history.iter().position(|change| is_pod_of(change, &second)).expect("pods of the new cluster");
     assert!(history[last].gone && last < next, "{last} and {next}");
 }
 
 #[tokio::test]
-async fn a_service_that_can_not_be_made_anew_is_left_alone() {
+async fn service_is_not_recreated_when_the_new_cluster_exceeds_quota() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -132,7 +132,7 @@ async fn a_service_that_can_not_be_made_anew_is_left_alone() {
     annotate(&env, EXCEEDS_QUOTA_ANNOTATION, json!("Recreate")).await;
     let first = env.serves_from("2.52.0").await;
 
-    // Given a next cluster that is larger than all there is,
+    // Given an upgrade to a cluster that alone exceeds the quota,
     let groups = env.service().await.spec.ray_cluster_config.worker_group_specs;
     let mut groups = serde_json::to_value(groups).expect("JSON");
     let resources = json!({"cpu": "2", "memory": "1Gi"});
@@ -140,15 +140,15 @@ async fn a_service_that_can_not_be_made_anew_is_left_alone() {
     let patch = json!({"spec": {"rayClusterConfig": {"workerGroupSpecs": groups}}});
     env.ray_services().patch(SERVICE, &PatchParams::default(), &Patch::Merge(patch)).await.expect("it is upgraded");
 
-    // then it is not offered, nor done;
+    // then a recreate is neither suggested nor done;
     let (status, message) = answers(&env, "ExceedsMaxQuota").await;
     assert_eq!(status, "False");
     assert!(!message.contains("Recreate"), "{message}");
     let pending = cluster_name(env.service().await.status.unwrap_or_default().pending_service_status.as_ref());
-    let cluster = env.ray_clusters().get(&first).await.expect("what serves");
+    let cluster = env.ray_clusters().get(&first).await.expect("the active cluster");
     assert_eq!((cluster.spec.suspend, env.pods_of(&first).await.len()), (Some(false), 2));
 
-    // and with quota for it alone it goes through.
+    // and with quota for the new cluster alone it completes.
     env.set_quota("2500m", "2Gi").await;
     let second = eventually("the service serves from another cluster", async || {
         let status = env.service().await.status.unwrap_or_default();
@@ -163,7 +163,7 @@ async fn a_service_that_can_not_be_made_anew_is_left_alone() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted() {
+async fn upgrade_times_out_and_is_not_retried_until_the_spec_changes() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -171,38 +171,39 @@ async fn an_upgrade_that_waits_for_too_long_is_given_up_until_another_is_wanted(
     annotate(&env, ADMISSION_TIMEOUT_ANNOTATION, json!("8s")).await;
     let first = env.serves_from("2.52.0").await;
 
-    // Given an upgrade that finds no room in time, it is taken back, and it is said why;
+    // Given an upgrade that is not admitted in time, its cluster is deleted and the reason reported;
     env.set_ray_version("2.53.0").await;
     let (pending, _) = env.waits_for_quota().await;
-    let told = env.event_about("RayService", "UpgradeAdmissionTimedOut").await;
-    assert!(told.contains(&format!("RayCluster {pending} was not admitted within 8s")), "{told}");
+    let note = env.event_about("RayService", "UpgradeAdmissionTimedOut").await;
+    assert!(note.contains(&format!("RayCluster {pending} was not admitted within 8s")), "{note}");
     env.only_cluster(&first).await;
-    let given_up = eventually("the service says what was given up", async || {
+    let timed_out = eventually("the service reports the timed out upgrade", async || {
         let service = env.service().await;
-        let held = condition::get(&service.status.clone().unwrap_or_default().conditions, "sluice.dev/UpgradeBlocked")
-            .is_some_and(|held| held.reason == "UpgradeAdmissionTimedOut");
-        service.annotations().get(TIMED_OUT_ANNOTATION).cloned().filter(|_| held)
+        let blocked =
+            condition::get(&service.status.clone().unwrap_or_default().conditions, "sluice.dev/UpgradeBlocked")
+                .is_some_and(|found| found.reason == "UpgradeAdmissionTimedOut");
+        service.annotations().get(TIMED_OUT_ANNOTATION).cloned().filter(|_| blocked)
     })
     .await;
 
-    // it is not made again, though there is room now;
+    // it is not retried even with enough quota;
     env.set_quota("2", "4Gi").await;
     env.queue_is_seen().await;
     env.only_cluster(&first).await;
-    assert_eq!(env.service().await.annotations().get(TIMED_OUT_ANNOTATION), Some(&given_up));
+    assert_eq!(env.service().await.annotations().get(TIMED_OUT_ANNOTATION), Some(&timed_out));
 
-    // but another is.
+    // but another version is.
     env.set_ray_version("2.54.0").await;
     let second = env.serves_from("2.54.0").await;
     env.only_cluster(&second).await;
     assert_eq!(env.service().await.annotations().get(TIMED_OUT_ANNOTATION), None);
     let history = intact(&recorder).await;
-    assert!(pods_ever(&history, &pending).is_empty(), "what was given up never had a pod");
-    let given_up = history.iter().filter_map(|change| match &change.object {
+    assert!(pods_ever(&history, &pending).is_empty(), "the timed out cluster never had a pod");
+    let created = history.iter().filter_map(|change| match &change.object {
         Object::RayCluster(cluster) if cluster.spec.ray_version.as_deref() == Some("2.53.0") => cluster.uid(),
         _ => None,
     });
-    assert_eq!(given_up.collect::<BTreeSet<_>>().len(), 1, "it was not made again");
+    assert_eq!(created.collect::<BTreeSet<_>>().len(), 1, "it was created only once");
 }
 
 fn takes_a_place(slice: &Workload) -> bool {
@@ -213,13 +214,16 @@ fn holds(slice: &Workload) -> bool {
     slice.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, "QuotaReserved"))
 }
 
-/// The moments of making a service anew at which the manager is killed.
+/// Phases of a recreate after which the manager is killed.
 const MOMENTS: [Moment; 5] = [
     (
-        "a slice asks for the place of another",
+        "a slice requests to displace another",
         |change| matches!(&change.object, Object::Workload(slice) if takes_a_place(slice) && !holds(slice)),
     ),
-    ("it has it", |change| matches!(&change.object, Object::Workload(slice) if takes_a_place(slice) && holds(slice))),
+    (
+        "the displacing slice holds quota",
+        |change| matches!(&change.object, Object::Workload(slice) if takes_a_place(slice) && holds(slice)),
+    ),
     ("the old cluster is being stopped", |change| match &change.object {
         Object::RayCluster(cluster) => {
             cluster.spec.suspend == Some(true) && cluster.spec.ray_version.as_deref() == Some("2.52.0") && ran(cluster)
@@ -227,10 +231,10 @@ const MOMENTS: [Moment; 5] = [
         _ => false,
     }),
     (
-        "an old pod goes",
+        "an old pod terminates",
         |change| matches!(&change.object, Object::Pod(pod) if pod.metadata.deletion_timestamp.is_some()),
     ),
-    ("the new cluster may start", |change| match &change.object {
+    ("the new cluster is unsuspended", |change| match &change.object {
         Object::RayCluster(cluster) => {
             cluster.spec.suspend == Some(false) && cluster.spec.ray_version.as_deref() == Some("2.53.0")
         }
@@ -238,14 +242,14 @@ const MOMENTS: [Moment; 5] = [
     }),
 ];
 
-/// Whether a cluster has had all of its pods.
+/// Reports whether a cluster once had all of its pods.
 fn ran(cluster: &RayCluster) -> bool {
     let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     condition::is_true(conditions, "RayClusterProvisioned")
 }
 
 #[tokio::test]
-async fn a_manager_killed_at_any_moment_of_making_a_service_anew_changes_nothing_in_the_end() {
+async fn manager_killed_at_any_phase_of_a_recreate_converges_to_the_same_state() {
     let env = TestEnv::start().await;
     let (live, changes) = mpsc::unbounded_channel();
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;

@@ -20,7 +20,7 @@ async fn intact(recorder: &Recorder) -> Vec<Change> {
 }
 
 #[tokio::test]
-async fn an_upgrade_waits_for_quota_and_goes_through_once_there_is_enough() {
+async fn upgrade_waits_for_quota_and_completes_once_quota_is_raised() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -57,7 +57,7 @@ async fn an_upgrade_waits_for_quota_and_goes_through_once_there_is_enough() {
 }
 
 #[tokio::test]
-async fn quota_that_is_one_unit_short_keeps_an_upgrade_waiting() {
+async fn upgrade_waits_while_quota_is_one_unit_short() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -91,7 +91,7 @@ async fn quota_that_is_one_unit_short_keeps_an_upgrade_waiting() {
 }
 
 #[tokio::test]
-async fn a_second_change_replaces_the_cluster_that_waits() {
+async fn second_spec_change_replaces_the_pending_cluster() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -120,7 +120,7 @@ async fn a_second_change_replaces_the_cluster_that_waits() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_taken_back_removes_the_cluster_that_waits() {
+async fn reverted_spec_change_deletes_the_pending_cluster() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -147,7 +147,7 @@ async fn a_change_that_is_taken_back_removes_the_cluster_that_waits() {
 }
 
 #[tokio::test]
-async fn an_upgrade_to_bigger_pods_is_charged_for_what_it_is() {
+async fn upgrade_to_larger_pods_requests_their_actual_size() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -207,7 +207,7 @@ fn touched(history: &[Change], name: &str, version: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_user_sees_what_a_queue_holds() {
+async fn queue_status_shows_reserved_quota() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply_samples().await;
@@ -220,7 +220,7 @@ async fn a_user_sees_what_a_queue_holds() {
 }
 
 #[tokio::test]
-async fn a_service_that_names_no_queue_upgrades_without_waiting() {
+async fn service_without_queue_name_upgrades_without_quota() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     let free = SERVICE_SAMPLE.replace("kueue.x-k8s.io/queue-name: user-queue", "team: a");
@@ -246,7 +246,7 @@ async fn line(env: &TestEnv, plural: &str, name: &str) -> BTreeMap<String, Strin
 }
 
 #[tokio::test]
-async fn kubectl_get_answers_the_first_questions_about_an_upgrade() {
+async fn kubectl_get_columns_show_the_state_of_an_upgrade() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply_samples().await;

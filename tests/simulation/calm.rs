@@ -12,7 +12,8 @@ use crate::process::{Machine, Plug};
 use crate::time::Time;
 use crate::world::Shared;
 
-/// Time without a change after which the system counts as quiescent: longer than any retry interval without faults.
+/// Time without a change after which the system counts as quiescent: longer than any retry interval
+/// without faults.
 const QUIET: Duration = Duration::from_secs(15);
 /// Timeout of waiting for quiescence.
 const PATIENCE: Duration = Duration::from_secs(600);

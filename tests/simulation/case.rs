@@ -51,7 +51,8 @@ impl Case {
         Self { seed, script: Script::again_and_again(&Chance::new(seed), upgrades), trouble: None }
     }
 
-    /// Returns a fault-free case that creates the service of a repeated-upgrade case with its final spec.
+    /// Returns a fault-free case that creates the service of a repeated-upgrade case with its final
+    /// spec.
     pub fn as_in_the_end(&self) -> Self {
         Self { seed: self.seed, script: self.script.as_in_the_end(), trouble: Some(Trouble::default()) }
     }

@@ -1,7 +1,8 @@
 //! Random draws that depend only on a seed and on their subject.
 //!
-//! With a single stream of random numbers, every draw would depend on those before it: without one script step, all
-//! later draws would differ, and no failure could be shrunk. Here each subject has a separate stream.
+//! With a single stream of random numbers, every draw would depend on those before it: without one
+//! script step, all later draws would differ, and no failure could be shrunk. Here each subject has
+//! a separate stream.
 
 use fastrand::Rng;
 
@@ -30,7 +31,8 @@ impl Chance {
         Self { state: mix(self.state.wrapping_add(mix(ordinal ^ 0x5851_f42d_4c95_7f2d))) }
     }
 
-    /// Returns the generator of a subject and an ordinal: equal for equal arguments and seed, on every machine.
+    /// Returns the generator of a subject and an ordinal: equal for equal arguments and seed, on
+    /// every machine.
     pub fn about(&self, subject: &str, ordinal: u64) -> Rng {
         self.of(subject).nth(ordinal).rng()
     }

@@ -181,7 +181,8 @@ impl Coverage {
         self.seen.extend(phases);
     }
 
-    /// Records a lost response. Writes of ControllerRevisions are rare, so their verbs are not distinguished.
+    /// Records a lost response. Writes of ControllerRevisions are rare, so their verbs are not
+    /// distinguished.
     pub fn lost(&mut self, write: String) {
         let is_of_revision = write.ends_with(" controllerrevisions");
         self.seen.insert(History::LostAnswer(if is_of_revision { "write controllerrevisions".into() } else { write }));
@@ -218,8 +219,12 @@ impl Coverage {
             return;
         }
         match (self.opened.contains(&key(cluster)), self.waited.contains(&key(cluster))) {
-            (true, _) => drop(self.seen.insert(History::RolledBack)),
-            (false, true) => drop(self.seen.insert(History::UpgradeTakenBack)),
+            (true, _) => {
+                self.seen.insert(History::RolledBack);
+            }
+            (false, true) => {
+                self.seen.insert(History::UpgradeTakenBack);
+            }
             _ => {}
         }
     }

@@ -33,7 +33,8 @@ pub fn breaches(world: &World) -> Vec<Breach> {
     found
 }
 
-/// I2: every unsuspended cluster is covered by an admitted slice. (A cluster that has outgrown its slice keeps its pods.)
+/// I2: every unsuspended cluster is covered by an admitted slice. (A cluster that has outgrown its
+/// slice keeps its pods.)
 fn uncovered(state: &State) -> Vec<Breach> {
     let is_covered = |cluster: &RayCluster| {
         let (job, uid) = (job_uid(cluster), cluster.uid().unwrap_or_default());
@@ -72,8 +73,9 @@ fn miscounted(state: &State) -> Vec<Breach> {
 }
 
 pub(crate) fn total(resource: &str, quantity: Option<&sluice_api::quantity::Quantity>) -> Amount {
-    quantity
-        .map_or(Amount::ZERO, |quantity| Amount::from_quantity(resource, quantity).expect("a quantity that we wrote"))
+    quantity.map_or(Amount::ZERO, |quantity| {
+        Amount::from_quantity(resource, quantity).expect("a quantity written by Sluice")
+    })
 }
 
 /// I5: no workload is pending for quota that is available.
@@ -91,7 +93,7 @@ fn left_waiting(world: &World) -> Vec<Breach> {
         let fits_next_to = |kept: Usage| fits(state, world.observer.watchdog().quotas(), queue, workload, kept);
         let Some(flavors) = fits_next_to(Usage::new()) else { continue };
         let is_kept = || fits_next_to(kept_back(world, &waiting, queue)).is_none();
-        if !(is_told_of_what_is_kept(workload) && is_kept()) {
+        if !(reports_reserved_quota(workload) && is_kept()) {
             let what = format!(
                 "Workload {} is pending, and would fit into ClusterQueue {} in {flavors:?}",
                 key(*workload),
@@ -105,18 +107,21 @@ fn left_waiting(world: &World) -> Vec<Breach> {
 
 /// I5: preempted parts are released.
 fn not_given_back(state: &State) -> impl Iterator<Item = Breach> {
-    let is_told = |slice: &&Workload| {
+    let is_partially_preempted = |slice: &&Workload| {
         let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         holds_quota(slice) && is_true(conditions, PARTIALLY_PREEMPTED)
     };
-    let told = state.workloads.values().filter(is_told);
-    told.map(|slice| {
-        Breach::of(Invariant::Liveness, format!("Workload {} is partially preempted and has not released the part", key(slice)))
+    let preempted = state.workloads.values().filter(is_partially_preempted);
+    preempted.map(|slice| {
+        Breach::of(
+            Invariant::Liveness,
+            format!("Workload {} is partially preempted and has not released the part", key(slice)),
+        )
     })
 }
 
 /// True if the condition of a workload reports quota reserved for others.
-fn is_told_of_what_is_kept(workload: &Workload) -> bool {
+fn reports_reserved_quota(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     condition::get(conditions, "QuotaReserved").is_some_and(|condition| condition.message.contains(" is reserved for "))
 }
@@ -142,8 +147,8 @@ pub(crate) fn queue_of<'a>(world: &'a World, workload: &Workload) -> Option<&'a 
     world.observer.state().cluster_queues.get(&format!("/{}", local.spec.cluster_queue.as_ref()?))
 }
 
-/// Returns flavors in which all pod sets of a workload fit, or those of one of its growth steps, on top of the reserved
-/// quota `kept`. None if there are none. Tries every combination.
+/// Returns flavors in which all pod sets of a workload fit, or those of one of its growth steps, on
+/// top of the reserved quota `kept`. None if there are none. Tries every combination.
 fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workload, kept: Usage) -> Option<Vec<String>> {
     let replaced = replaces(workload);
     let (mut used, mut running) = (kept, BTreeMap::new());
@@ -167,7 +172,8 @@ fn fits(state: &State, quotas: &Quotas, queue: &ClusterQueue, workload: &Workloa
     })
 }
 
-/// Returns the pod counts with which a workload may be admitted: all pods, or one of its growth steps.
+/// Returns the pod counts with which a workload may be admitted: all pods, or one of its growth
+/// steps.
 fn enough(workload: &Workload) -> Vec<BTreeMap<String, i32>> {
     let whole: BTreeMap<String, i32> = workload.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count)).collect();
     let steps = SliceRecord::from_workload(workload).unwrap_or_default().steps;
@@ -193,7 +199,8 @@ struct Set {
     runs_in: Option<String>,
 }
 
-/// Returns the flavor of each pod set with running pods. (With one resource group, a pod set is in one flavor.)
+/// Returns the flavor of each pod set with running pods. (With one resource group, a pod set is in
+/// one flavor.)
 fn flavors_of(workload: &Workload) -> BTreeMap<String, String> {
     let admission = workload.status.clone().unwrap_or_default().admission.unwrap_or_default();
     let run = admission.pod_set_assignments.into_iter().filter(|assigned| assigned.count != Some(0));
@@ -205,8 +212,8 @@ pub(crate) fn requests(set: &PodSet) -> Option<BTreeMap<String, Amount>> {
     Some(all.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect())
 }
 
-/// Assigns the first pod set to each flavor in turn, then the rest by recursion. False if no combination fits. (Scripts
-/// have one resource group.)
+/// Assigns the first pod set to each flavor in turn, then the rest by recursion. False if no
+/// combination fits. (Scripts have one resource group.)
 fn place(quotas: &Quotas, queue: &ClusterQueue, sets: &[Set], used: &mut Usage, chosen: &mut Vec<String>) -> bool {
     let Some((set, rest)) = sets.split_first() else { return true };
     let [group] = queue.spec.resource_groups.as_slice() else { return false };
@@ -216,7 +223,7 @@ fn place(quotas: &Quotas, queue: &ClusterQueue, sets: &[Set], used: &mut Usage, 
     }
     for flavor in flavors(group).filter(|flavor| set.runs_in.as_ref().is_none_or(|pinned| pinned == flavor)) {
         let before = used.clone();
-        let room = set.requests.iter().all(|(resource, amount)| {
+        let fits = set.requests.iter().all(|(resource, amount)| {
             let pair = (flavor.clone(), resource.clone());
             let fits = i128::from(amount.get()) <= quotas.available(&queue.name_any(), &pair, used);
             let sum = used.entry(queue.name_any()).or_default().entry(pair).or_default();
@@ -224,7 +231,7 @@ fn place(quotas: &Quotas, queue: &ClusterQueue, sets: &[Set], used: &mut Usage, 
             fits
         });
         chosen.push(flavor);
-        if room && place(quotas, queue, rest, used, chosen) {
+        if fits && place(quotas, queue, rest, used, chosen) {
             return true;
         }
         chosen.pop();

@@ -65,23 +65,24 @@ impl Moment {
         jobs.map(Object::reference)
     }
 
-    /// Applies a remediation of a slice in a dry run. Returns what was applied and the cause for which the slice is still
-    /// pending, if it is.
+    /// Applies a remediation of a slice in a dry run. Returns what was applied and the cause for
+    /// which the slice is still pending, if it is.
     fn follow(
         &self,
         job: &ObjectRef,
         slice: &str,
         remedy: &Remediation,
     ) -> Result<(Done, Option<PendingStatus>), String> {
-        let mut rehearsal = DryRun::start(&self.snapshot, &PolicyConfig::default(), self.now);
-        rehearsal.run_to_fixpoint(|_| ()).map_err(|error| error.to_string())?;
-        let before = self.held_by_others(job, rehearsal.engine());
-        let done = self.carry_out(job, remedy, &mut rehearsal)?;
-        rehearsal.run_to_fixpoint(|_| ()).map_err(|error| error.to_string())?;
-        let others_grew = self.held_by_others(job, rehearsal.engine()).iter().any(|slice| !before.contains(slice));
-        let after = explain(rehearsal.engine(), job);
-        let still = after.filter(|after| !holds(after, slice)).as_ref().and_then(waits).map(|(_, waits)| waits.clone());
-        Ok((if others_grew && still.is_some() { Done::ForOthers } else { done }, still))
+        let mut dry_run = DryRun::start(&self.snapshot, &PolicyConfig::default(), self.now);
+        dry_run.run_to_fixpoint(|_| ()).map_err(|error| error.to_string())?;
+        let before = self.held_by_others(job, dry_run.engine());
+        let done = self.carry_out(job, remedy, &mut dry_run)?;
+        dry_run.run_to_fixpoint(|_| ()).map_err(|error| error.to_string())?;
+        let others_grew = self.held_by_others(job, dry_run.engine()).iter().any(|slice| !before.contains(slice));
+        let after = explain(dry_run.engine(), job);
+        let pending =
+            after.filter(|after| !holds(after, slice)).as_ref().and_then(waits).map(|(_, pending)| pending.clone());
+        Ok((if others_grew && pending.is_some() { Done::ForOthers } else { done }, pending))
     }
 
     /// Returns the admitted slices of other jobs, with their pod counts.
@@ -91,34 +92,34 @@ impl Moment {
         slices.map(|slice| (slice.name, slice.pod_sets.iter().map(|pod_set| pod_set.count).collect())).collect()
     }
 
-    fn carry_out(&self, job: &ObjectRef, remedy: &Remediation, rehearsal: &mut DryRun) -> Result<Done, String> {
+    fn carry_out(&self, job: &ObjectRef, remedy: &Remediation, dry_run: &mut DryRun) -> Result<Done, String> {
         let named = |prefix: &str, suffix: &str| remedy.what.strip_prefix(prefix)?.strip_suffix(suffix);
         if !remedy.quota.is_empty() {
-            rehearsal.apply(&self.with_quota(&remedy.quota)?);
+            dry_run.apply(&self.with_quota(&remedy.quota)?);
             return Ok(Done::QuotaRaised);
         }
         if let Some(name) = named("spec.stopPolicy of ClusterQueue ", " is None") {
-            rehearsal.apply(&self.queue(name, |queue| queue.spec.stop_policy = Some(StopPolicy::None))?);
+            dry_run.apply(&self.queue(name, |queue| queue.spec.stop_policy = Some(StopPolicy::None))?);
             return Ok(Done::QueueStarted);
         }
         if let Some(name) = named("spec.stopPolicy of LocalQueue ", " is None") {
-            rehearsal.apply(&self.local_queue(job, name)?);
+            dry_run.apply(&self.local_queue(job, name)?);
             return Ok(Done::QueueStarted);
         }
         if let Some(name) = named("spec.queueingStrategy of ClusterQueue ", " is BestEffortFIFO") {
             let strategy = Some(QueueingStrategy::BestEffortFIFO);
-            rehearsal.apply(&self.queue(name, |queue| queue.spec.queueing_strategy = strategy)?);
+            dry_run.apply(&self.queue(name, |queue| queue.spec.queueing_strategy = strategy)?);
             return Ok(Done::StrictnessEnded);
         }
         if let Some(head) = named("Workload ", ", which is ahead in the queue, is admitted or deleted") {
             let head = explain(&self.engine(), &workload(head)).ok_or("the head belongs to no job")?;
             self.jobs()
                 .filter(|other| other.to_string() == head.job)
-                .for_each(|other| rehearsal.remove_with_dependents(&other));
+                .for_each(|other| dry_run.remove_with_dependents(&other));
             return Ok(Done::HeadDeleted);
         }
         if remedy.what.contains(" is released, limited by ") {
-            self.jobs().filter(|other| other != job).for_each(|other| rehearsal.remove_with_dependents(&other));
+            self.jobs().filter(|other| other != job).for_each(|other| dry_run.remove_with_dependents(&other));
             return Ok(Done::QuotaReleased);
         }
         Ok(Done::Nothing)
@@ -178,7 +179,8 @@ fn holds(explanation: &Explanation, name: &str) -> bool {
     explanation.slices.iter().any(|slice| slice.name == name && slice.state == SliceState::Admitted)
 }
 
-/// Applies every remediation of every pending job. Returns those that did not help, and counts them by kind in `tally`.
+/// Applies every remediation of every pending job. Returns those that did not help, and counts them
+/// by kind in `tally`.
 fn judged(moment: &Moment, tally: &mut BTreeMap<Done, usize>) -> Vec<String> {
     let mut wrong = Vec::new();
     let engine = moment.engine();
@@ -237,18 +239,18 @@ fn looked_at(seed: u64, tally: &mut BTreeMap<Done, usize>) -> Result<Vec<String>
 fn remediations_of_an_explanation_unblock_the_job() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
     let (first, count): (u64, u64) = (number("EXPLAINED_FIRST").unwrap_or(0), number("EXPLAINED").unwrap_or(SCRIPTS));
-    let told = Mutex::new((BTreeMap::<Done, usize>::new(), Vec::new()));
+    let results = Mutex::new((BTreeMap::<Done, usize>::new(), Vec::new()));
 
     on_every_core(first..first + count, |seed| {
         let mut tally = BTreeMap::new();
         let wrong = looked_at(seed, &mut tally).unwrap_or_else(|problem| vec![problem]);
-        let mut told = told.lock().expect("one at a time");
-        tally.into_iter().for_each(|(done, times)| *told.0.entry(done).or_default() += times);
-        told.1.extend(wrong.into_iter().map(|wrong| format!("seed {seed}: {wrong}")));
+        let mut results = results.lock().expect("one at a time");
+        tally.into_iter().for_each(|(done, times)| *results.0.entry(done).or_default() += times);
+        results.1.extend(wrong.into_iter().map(|wrong| format!("seed {seed}: {wrong}")));
         true
     });
 
-    let (tally, wrong) = told.into_inner().expect("all are done");
+    let (tally, wrong) = results.into_inner().expect("all are done");
     println!("{tally:?}");
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), tally.values().sum::<usize>(), wrong.join("\n"));
     for done in [Done::QuotaRaised, Done::QuotaReleased, Done::QueueStarted, Done::StrictnessEnded, Done::HeadDeleted] {

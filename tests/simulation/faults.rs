@@ -1,4 +1,5 @@
-//! Faults between Sluice and the API server: drawn from a seed, or listed when a failure is replayed or shrunk.
+//! Faults between Sluice and the API server: drawn from a seed, or listed when a failure is
+//! replayed or shrunk.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +11,31 @@ use crate::chance::Chance;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
     /// Rejected with this HTTP status and not executed.
+    #[serde(rename = "Refused")]
     Refused(u16),
     /// Lost before it arrives; the connection breaks.
     RequestLost,
     /// Executed; the connection breaks before the response arrives.
+    #[serde(rename = "AnswerLost")]
     AnswerLost,
     /// Executed; no response ever arrives.
+    #[serde(rename = "Unanswered")]
     Unanswered,
     /// Delayed by this many milliseconds.
+    #[serde(rename = "Slow")]
     Slow(u32),
     /// The process is killed before the request arrives.
     KilledBefore,
     /// Executed; the process is killed before the response arrives.
     KilledAfter,
     /// Watch events are delayed by up to this many milliseconds.
+    #[serde(rename = "Lags")]
     Lags(u32),
     /// The watch breaks after this many milliseconds.
+    #[serde(rename = "Breaks")]
     Breaks(u32),
     /// The history is compacted, so a watch that resumes from an older version gets 410 Expired.
+    #[serde(rename = "Forgotten")]
     Forgotten,
 }
 
@@ -58,7 +66,8 @@ pub struct Odds {
 }
 
 impl Odds {
-    /// Draws the probabilities of a seed: one seed in ten has no faults, most have a few kinds, each at a separate rate.
+    /// Draws the probabilities of a seed: one seed in ten has no faults, most have a few kinds,
+    /// each at a separate rate.
     pub fn of(chance: &Chance) -> Self {
         let mut draw = chance.about("weather", 0);
         if draw.u32(0..10) == 0 {
@@ -108,7 +117,8 @@ impl Odds {
     }
 }
 
-/// Number of the first separately counted request. Separate numbers keep histories without such requests unchanged.
+/// Number of the first separately counted request. Separate numbers keep histories without such
+/// requests unchanged.
 const APART: u64 = 1 << 32;
 
 /// Injects faults into requests, by request number.
@@ -143,7 +153,8 @@ impl Faults {
         Self { source, requests: 0, apart: APART, struck: BTreeMap::new(), writes: Vec::new(), calm: false }
     }
 
-    /// Returns the number and the fault of the next request. Requests with `apart` are counted separately.
+    /// Returns the number and the fault of the next request. Requests with `apart` are counted
+    /// separately.
     pub fn next(&mut self, class: Class, apart: bool) -> (u64, Option<Fault>) {
         let count = if apart { &mut self.apart } else { &mut self.requests };
         let number = *count;

@@ -7,9 +7,11 @@ use crate::run::run;
 
 #[test]
 fn regressions_hold() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("found");
-    let mut files: Vec<_> =
-        std::fs::read_dir(folder).expect("the directory of cases").map(|file| file.expect("a case").path()).collect();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("found");
+    let mut files: Vec<_> = std::fs::read_dir(directory)
+        .expect("the directory of cases")
+        .map(|file| file.expect("a case").path())
+        .collect();
     files.sort();
     assert!(!files.is_empty());
     for file in files {

@@ -13,10 +13,11 @@ use sluice_testkit::history::State;
 use sluice_testkit::invariants::tree::Usage;
 use sluice_testkit::invariants::{add_holding, key, replaces};
 
-/// Returns an upper bound of the quota that is reserved for pending workloads of other StrictFIFO ClusterQueues: the
-/// requests of a workload beyond what its predecessor holds, if they fit into the nominal quota of its ClusterQueue and
-/// that cannot reclaim from any priority (kueue v0.19.2 `pkg/scheduler/scheduler.go`, `quotaResourcesToReserve`). The
-/// bound by nominal quota holds for cohorts without parents.
+/// Returns an upper bound of the quota that is reserved for pending workloads of other StrictFIFO
+/// ClusterQueues: the requests of a workload beyond what its predecessor holds, if they fit into
+/// the nominal quota of its ClusterQueue and that cannot reclaim from any priority (kueue v0.19.2
+/// `pkg/scheduler/scheduler.go`, `quotaResourcesToReserve`). The bound by nominal quota holds for
+/// cohorts without parents.
 pub fn kept_back(world: &World, waiting: &[&Workload], queue: &ClusterQueue) -> Usage {
     let mut kept = Usage::new();
     for other in waiting {
@@ -48,7 +49,8 @@ fn keeps_back(queue: &ClusterQueue) -> bool {
         && !is_stopped(queue.spec.stop_policy)
 }
 
-/// Returns the requests of a workload minus what the slice it replaces holds in `flavor`, by resource.
+/// Returns the requests of a workload minus what the slice it replaces holds in `flavor`, by
+/// resource.
 fn asked_on_top(state: &State, workload: &Workload, flavor: &str) -> BTreeMap<String, Amount> {
     let mut held = Usage::new();
     let replaced = replaces(workload).and_then(|name| state.workloads.get(name));

@@ -1,4 +1,5 @@
-//! Kills the process at each write of an incremental upgrade and checks that the rollout takes the same states.
+//! Kills the process at each write of an incremental upgrade and checks that the rollout takes the
+//! same states.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -58,7 +58,11 @@ const UPGRADES: u32 = 20;
 fn invariants_hold_under_faults() {
     let summary = run_seeds(("FIRST", "SEEDS"), Case::of);
 
-    assert!(summary.seeds < MANY || summary.rare().is_empty(), "histories seen too rarely: {}", summary.rare().join(", "));
+    assert!(
+        summary.seeds < MANY || summary.rare().is_empty(),
+        "histories seen too rarely: {}",
+        summary.rare().join(", ")
+    );
 }
 
 #[test]
@@ -133,7 +137,8 @@ fn print_history_of_seed() {
     let case_of = |prefix: &str, case: fn(u64) -> Case| selector.strip_prefix(prefix)?.parse().ok().map(case);
     let incremental = || case_of("incremental-", Case::in_steps);
     let repeated = || case_of("repeated-", |seed| Case::again_and_again(seed, UPGRADES));
-    let case = case_of("", Case::of).or_else(incremental).or_else(repeated).unwrap_or_else(|| Case::read(selector.as_ref()));
+    let case =
+        case_of("", Case::of).or_else(incremental).or_else(repeated).unwrap_or_else(|| Case::read(selector.as_ref()));
     let report = run(&case, true);
     println!("{}", report.text);
     report.found.iter().for_each(|found| println!("{found}"));

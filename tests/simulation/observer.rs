@@ -13,7 +13,8 @@ use crate::time::age;
 use sluice_testkit::history::{self, Object, State};
 use sluice_testkit::invariants::{Breach, Watchdog};
 
-/// Maximum age of the state that a decision is based on: the longest watch delay plus the write that follows.
+/// Maximum age of the state that a decision is based on: the longest watch delay plus the write
+/// that follows.
 const ON_THE_WAY: std::time::Duration = std::time::Duration::from_secs(25);
 
 /// A violation and the time at which it was seen.
@@ -109,5 +110,6 @@ fn typed(kind: &str, object: &Value) -> Option<Object> {
 }
 
 fn decode<K: DeserializeOwned + for<'de> Deserialize<'de>>(object: &Value) -> K {
-    K::deserialize(object).unwrap_or_else(|error| panic!("the API server stored an object that does not decode: {object}: {error}"))
+    K::deserialize(object)
+        .unwrap_or_else(|error| panic!("the API server stored an object that does not decode: {object}: {error}"))
 }

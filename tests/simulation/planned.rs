@@ -37,15 +37,16 @@ struct Upgrade {
     script: Script,
     place: Place,
     to: Service,
-    /// True if the planned quota must be the minimum. An incremental upgrade to pods of another size may need one pod less
-    /// than planned.
+    /// True if the planned quota must be the minimum. An incremental upgrade to pods of another
+    /// size may need one pod less than planned.
     exact: bool,
 }
 
 /// Result of an upgrade.
 #[derive(Debug, Default)]
 struct Came {
-    /// True if the new cluster is admitted at the end and, in an incremental upgrade, is the only cluster.
+    /// True if the new cluster is admitted at the end and, in an incremental upgrade, is the only
+    /// cluster.
     through: bool,
     /// Peak usage of the service, by flavor and resource.
     peak: BTreeMap<(String, String), Amount>,
@@ -155,19 +156,20 @@ impl Upgrade {
     /// Returns the deviations from the plan, and the verdict of the plan.
     fn wrong(&self) -> Result<(Vec<String>, PlanVerdict), String> {
         let plan = self.plan()?;
-        let way = plan.strategies.iter().find(|way| way.requested).ok_or("no strategy is the requested one")?;
-        let fits = way.verdict == PlanVerdict::Fits;
-        let as_it_is = self.with_quota(&[])?;
+        let strategy =
+            plan.strategies.iter().find(|strategy| strategy.requested).ok_or("no strategy is the requested one")?;
+        let fits = strategy.verdict == PlanVerdict::Fits;
+        let unchanged = self.with_quota(&[])?;
         let mut wrong = Vec::new();
         if self.exact || fits {
-            wrong.extend(judged("with the current quota", &as_it_is, fits));
+            wrong.extend(judged("with the current quota", &unchanged, fits));
         }
-        let least = way.min_quota.as_ref().ok_or_else(|| format!("the plan has no minimum quota:\n{plan}"))?;
+        let least = strategy.min_quota.as_ref().ok_or_else(|| format!("the plan has no minimum quota:\n{plan}"))?;
         let with_least = self.with_quota(least)?;
         wrong.extend(judged("with the minimum quota", &with_least, true));
-        let came = if fits { &as_it_is } else { &with_least };
-        wrong.extend(above_peak(way, came));
-        wrong.extend(below_peak(way, came).filter(|_| self.exact));
+        let result = if fits { &unchanged } else { &with_least };
+        wrong.extend(above_peak(strategy, result));
+        wrong.extend(below_peak(strategy, result).filter(|_| self.exact));
         for (number, change) in least.iter().enumerate().filter(|(_, change)| self.exact && change.to != "0") {
             let mut less = least.clone();
             let needed = amount(&change.resource, &change.to);
@@ -175,7 +177,7 @@ impl Upgrade {
             let what = format!("with less {} in {}", change.resource, change.flavor);
             wrong.extend(judged(&what, &self.with_quota(&less)?, false));
         }
-        let verdict = way.verdict;
+        let verdict = strategy.verdict;
         wrong.iter_mut().for_each(|wrong| wrong.push_str(&format!("\n{plan}")));
         Ok((wrong, verdict))
     }
@@ -183,32 +185,33 @@ impl Upgrade {
 
 /// Returns a deviation unless the upgrade completed as expected.
 fn judged(what: &str, came: &Came, through: bool) -> Option<String> {
-    (came.through != through).then(|| format!("{what}: {}", if through { "the upgrade is pending" } else { "the upgrade completes" }))
+    (came.through != through)
+        .then(|| format!("{what}: {}", if through { "the upgrade is pending" } else { "the upgrade completes" }))
 }
 
 /// Returns usage and pod requests above the planned peak.
-fn above_peak(way: &StrategyOutcome, came: &Came) -> Vec<String> {
-    let told = |resource: &str, flavor: Option<&str>| {
-        let told = way.peak.iter().filter(|told| told.resource == *resource);
-        let told = told.filter(|told| flavor.is_none_or(|flavor| told.flavor == flavor));
-        told.fold(Amount::ZERO, |sum, told| sum.plus(amount(resource, &told.amount)))
+fn above_peak(strategy: &StrategyOutcome, came: &Came) -> Vec<String> {
+    let planned = |resource: &str, flavor: Option<&str>| {
+        let peaks = strategy.peak.iter().filter(|peak| peak.resource == *resource);
+        let peaks = peaks.filter(|peak| flavor.is_none_or(|flavor| peak.flavor == flavor));
+        peaks.fold(Amount::ZERO, |sum, peak| sum.plus(amount(resource, &peak.amount)))
     };
-    let used = came.peak.iter().filter(|((flavor, resource), used)| told(resource, Some(flavor)) < **used);
+    let used = came.peak.iter().filter(|((flavor, resource), used)| planned(resource, Some(flavor)) < **used);
     let used = used.map(|(place, used)| format!("{used:?} of {place:?} exceeds the peak"));
-    let asked = came.asked.iter().filter(|(resource, asked)| told(resource, None) < **asked);
+    let asked = came.asked.iter().filter(|(resource, asked)| planned(resource, None) < **asked);
     used.chain(asked.map(|(resource, asked)| format!("pods request {asked:?} of {resource}, which exceeds the peak")))
         .collect()
 }
 
 /// Returns planned peaks that were not reached.
-fn below_peak(way: &StrategyOutcome, came: &Came) -> impl Iterator<Item = String> {
+fn below_peak(strategy: &StrategyOutcome, came: &Came) -> impl Iterator<Item = String> {
     let reached = |flavor: &str, resource: &str| {
         came.peak.get(&(flavor.to_owned(), resource.to_owned())).copied().unwrap_or_default()
     };
-    let told = way.peak.iter().map(move |told| (told, reached(&told.flavor, &told.resource)));
-    let below = told.filter(|(told, reached)| *reached < amount(&told.resource, &told.amount));
-    below.map(|(told, reached)| {
-        format!("only {reached:?} of {} in {} used, the planned peak is {}", told.resource, told.flavor, told.amount)
+    let peaks = strategy.peak.iter().map(move |peak| (peak, reached(&peak.flavor, &peak.resource)));
+    let below = peaks.filter(|(peak, reached)| *reached < amount(&peak.resource, &peak.amount));
+    below.map(|(peak, reached)| {
+        format!("only {reached:?} of {} in {} used, the planned peak is {}", peak.resource, peak.flavor, peak.amount)
     })
 }
 
@@ -279,7 +282,7 @@ fn sequence(workload: &Value) -> u64 {
 }
 
 #[test]
-fn an_upgrade_goes_as_the_plan_says() {
+fn an_upgrade_goes_as_planned() {
     judge(number("PLANS_FIRST").unwrap_or(0), number("PLANS").unwrap_or(PLANS), Upgrade::of);
 }
 
@@ -308,11 +311,11 @@ fn judge(first: u64, count: u64, upgrade: impl Fn(u64) -> Upgrade + Sync) {
     };
     let [fits, pending, never] = [PlanVerdict::Fits, PlanVerdict::Pending, PlanVerdict::Never].map(of);
     println!("{} plans: {fits} fit, {pending} pending, {never} never fit", judged.len());
-    let told = judged.iter().filter_map(|(seed, judged)| match judged {
+    let failures = judged.iter().filter_map(|(seed, judged)| match judged {
         Ok((wrong, _)) if wrong.is_empty() => None,
         Ok((wrong, _)) => Some(format!("seed {seed}: {}", wrong.join("\n"))),
         Err(problem) => Some(format!("seed {seed}: {problem}")),
     });
-    let told: Vec<String> = told.collect();
-    assert!(told.is_empty(), "{}", told.join("\n\n"));
+    let failures: Vec<String> = failures.collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }

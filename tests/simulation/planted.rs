@@ -1,7 +1,7 @@
 //! Mutation tests: one-line patches that introduce a bug, which the simulator must find.
 //!
-//! The test copies the source, applies a patch and builds the copy. The copy runs seeds until one violates the invariant
-//! that the patch targets.
+//! The test copies the source, applies a patch and builds the copy. The copy runs seeds until one
+//! violates the invariant that the patch targets.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,8 +37,8 @@ fn every_mutant_applies_to_the_source() {
     }
 }
 
-/// Runs the copy with one mutant. Returns the output if the mutant was not found, else None. The file name of a mutant
-/// begins with the invariant that it violates.
+/// Runs the copy with one mutant. Returns the output if the mutant was not found, else None. The
+/// file name of a mutant begins with the invariant that it violates.
 fn missed(copy: &Path, patch: &Path) -> Option<String> {
     let name = patch.file_stem().expect("a name").to_string_lossy().into_owned();
     let (breaks, _) = name.split_once('-').expect("a name like I1-description.patch");
@@ -47,7 +47,17 @@ fn missed(copy: &Path, patch: &Path) -> Option<String> {
     let applied = apply(patch, copy, &[]);
     assert!(applied.status.success(), "{name}: {}", String::from_utf8_lossy(&applied.stdout));
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["test", "--locked", "--workspace", "--test", "simulation", "a_seed_violates_the_invariant", "--", "--ignored", "--nocapture"]);
+    cargo.args([
+        "test",
+        "--locked",
+        "--workspace",
+        "--test",
+        "simulation",
+        "a_seed_violates_the_invariant",
+        "--",
+        "--ignored",
+        "--nocapture",
+    ]);
     // The build runs for a few seconds only, so it is not optimized.
     cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_TARGET_DIR", root().join("target"));
     let output = cargo.env(BREAKS, breaks).current_dir(copy).output().expect("cargo");
@@ -76,7 +86,8 @@ fn a_seed_violates_the_invariant() {
     println!("\nseed {seed} finds it: {breach}");
 }
 
-/// Copies a file or directory. Files with equal content are not rewritten, so that little is rebuilt.
+/// Copies a file or directory. Files with equal content are not rewritten, so that little is
+/// rebuilt.
 fn renew(from: &Path, to: &Path) {
     if from.is_dir() {
         fs::create_dir_all(to).expect("a directory of the copy can be created");
@@ -94,8 +105,8 @@ fn renew(from: &Path, to: &Path) {
     }
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     entries.map(|entry| entry.expect("an entry").path()).collect()
 }
 

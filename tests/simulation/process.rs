@@ -50,7 +50,8 @@ impl Plug {
 }
 
 impl Machine {
-    /// Runs one process after another and never returns. A process that ends by itself is restarted too.
+    /// Runs one process after another and never returns. A process that ends by itself is restarted
+    /// too.
     pub async fn run(self) {
         let settings = settings();
         for start in 0.. {

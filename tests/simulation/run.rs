@@ -26,7 +26,8 @@ use crate::transport::reliable;
 use crate::world::Shared;
 use sluice_testkit::invariants::{Breach, Invariant};
 
-/// Time without a change after which the system counts as quiescent: longer than any retry interval of Sluice.
+/// Time without a change after which the system counts as quiescent: longer than any retry interval
+/// of Sluice.
 const QUIET: Duration = Duration::from_secs(75);
 /// Time without a change after which the script continues.
 const LULL: Duration = Duration::from_secs(15);
@@ -61,7 +62,8 @@ pub struct Report {
 /// Runs a case. `readable` keeps a readable log of the wire.
 ///
 /// # Panics
-/// When the simulation itself panics; the message has the seed. Panics in tasks of Sluice are in the report.
+/// When the simulation itself panics; the message has the seed. Panics in tasks of Sluice are in
+/// the report.
 pub fn run(case: &Case, readable: bool) -> Report {
     // kube-rs draws its backoff jitter from this generator.
     fastrand::seed(case.seed);
@@ -143,7 +145,8 @@ impl Run {
         }
     }
 
-    /// Waits until nothing has changed for `quiet`. Returns false if that takes longer than `PATIENCE`.
+    /// Waits until nothing has changed for `quiet`. Returns false if that takes longer than
+    /// `PATIENCE`.
     async fn rest(&self, quiet: Duration) -> bool {
         let started = self.machine.world.time.elapsed();
         loop {
@@ -161,7 +164,8 @@ impl Run {
     async fn quiet_and_right(&self, when: &str) {
         if !self.rest(QUIET).await {
             let minutes = PATIENCE.as_secs() / 60;
-            return self.breach(Breach::of(Invariant::Liveness, format!("not quiescent within {minutes} minutes, {when}")));
+            return self
+                .breach(Breach::of(Invariant::Liveness, format!("not quiescent within {minutes} minutes, {when}")));
         }
         self.remark(&format!("quiescent, {when}"));
         for breach in self.machine.world.with(|world| ending::breaches(world)) {

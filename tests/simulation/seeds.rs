@@ -44,11 +44,12 @@ impl Summary {
         }
     }
 
-    /// Returns the histories that occurred in less than 1% of the seeds: too few for a clean run to prove much.
+    /// Returns the histories that occurred in less than 1% of the seeds: too few for a clean run to
+    /// prove much.
     pub fn rare(&self) -> Vec<String> {
-        let seldom = |history: &History| self.histories.get(history).is_none_or(|seeds| seeds * 100 < self.seeds);
+        let is_rare = |history: &History| self.histories.get(history).is_none_or(|seeds| seeds * 100 < self.seeds);
         let wanted = History::wanted().into_iter().chain(self.histories.keys().cloned());
-        wanted.filter(seldom).map(|history| history.to_string()).collect()
+        wanted.filter(is_rare).map(|history| history.to_string()).collect()
     }
 
     /// Returns a readable summary of a run that took `took`.
@@ -87,7 +88,8 @@ pub fn run_all(seeds: Range<u64>, case: fn(u64) -> Case) -> Summary {
     summary
 }
 
-/// Runs seeds until `is_wanted` accepts a report. Returns the seed and what `is_wanted` returned for it.
+/// Runs seeds until `is_wanted` accepts a report. Returns the seed and what `is_wanted` returned
+/// for it.
 pub fn first(seeds: Range<u64>, is_wanted: impl Fn(&Report) -> Option<String> + Sync) -> Option<(u64, String)> {
     let first = Mutex::new(None);
     on_every_core(seeds, |seed| {
@@ -126,9 +128,9 @@ pub fn told(case: &Case, report: &Report) -> String {
     let started = Instant::now();
     let shrunk_case = shrunk(case, first.breach.invariant);
     let replay = run(&shrunk_case, true);
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("simulation");
-    let file = folder.join(format!("seed-{seed}.yaml"));
-    std::fs::create_dir_all(&folder).expect("the failure directory can be created");
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("simulation");
+    let file = directory.join(format!("seed-{seed}.yaml"));
+    std::fs::create_dir_all(&directory).expect("the failure directory can be created");
     let yaml = serde_saphyr::to_string(&shrunk_case).expect("a case is plain data");
     std::fs::write(&file, &yaml).expect("the case can be written");
     std::fs::write(file.with_extension("trace"), &replay.text).expect("the history can be written");

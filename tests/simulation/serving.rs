@@ -1,7 +1,8 @@
 //! I6: from the first ready replica until the deletion of the service, an upgrade fails no request.
 //!
-//! The pods that the serve Service selects answer the requests. Failures of nodes and pods do not count. Two actions of
-//! Sluice do: routing requests to a cluster without ready replicas, and removing the cluster that serves.
+//! The pods that the serve Service selects answer the requests. Failures of nodes and pods do not
+//! count. Two actions of Sluice do: routing requests to a cluster without ready replicas, and
+//! removing the cluster that serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -43,7 +44,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Returns a checker that has seen no pod. `patience` is the maximum age of the state behind a decision.
+    /// Returns a checker that has seen no pod. `patience` is the maximum age of the state behind a
+    /// decision.
     pub fn new(patience: Duration) -> Self {
         Self {
             patience,
@@ -97,7 +99,8 @@ impl Serving {
         self.ready.get(cluster).is_some_and(|pods| !pods.is_empty())
     }
 
-    /// True if a cluster lost its last ready pod so recently that the decision to route to it may predate that.
+    /// True if a cluster lost its last ready pod so recently that the decision to route to it may
+    /// predate that.
     fn answered(&self, cluster: &str, now: Timestamp) -> bool {
         self.left.get(cluster).is_some_and(|left| left.duration_until(now).unsigned_abs() <= self.patience)
     }
@@ -122,7 +125,8 @@ impl Serving {
         vec![Breach::of(Invariant::Serving, what)]
     }
 
-    /// Checks that no cluster gets more traffic than its workers can serve, at one replica per worker.
+    /// Checks that no cluster gets more traffic than its workers can serve, at one replica per
+    /// worker.
     fn route(&mut self, state: &State, route: &HTTPRoute, change: &Change) -> Vec<Breach> {
         let namespace = route.namespace().unwrap_or_default();
         self.forget_left(state, route, change.gone);
@@ -134,19 +138,20 @@ impl Serving {
             let was = self.shares.insert(cluster.clone(), share).unwrap_or(0);
             let needed = needed(state, &cluster, share);
             let (workers, lost) = self.workers.get(&cluster).copied().unwrap_or_default();
-            let lost_recently = lost.is_some_and(|lost| lost.duration_until(change.heard).unsigned_abs() <= self.patience);
+            let lost_recently =
+                lost.is_some_and(|lost| lost.duration_until(change.heard).unsigned_abs() <= self.patience);
             // A cluster gets all traffic, whatever its capacity, when the other one cannot serve.
             if share > was && workers < needed && !lost_recently && share < 100 {
-                let what =
-                    format!("{cluster} gets {share}% of the traffic with {workers} of {needed} workers ready");
+                let what = format!("{cluster} gets {share}% of the traffic with {workers} of {needed} workers ready");
                 found.push(Breach::of(Invariant::Serving, what));
             }
         }
         found
     }
 
-    /// Forgets the weights of clusters that a route no longer routes to. A route that its owner rewrote, so that it routes
-    /// to none of the clusters, keeps them: Sluice will restore the backends.
+    /// Forgets the weights of clusters that a route no longer routes to. A route that its owner
+    /// rewrote, so that it routes to none of the clusters, keeps them: Sluice will restore the
+    /// backends.
     fn forget_left(&mut self, state: &State, route: &HTTPRoute, gone: bool) {
         let namespace = route.namespace().unwrap_or_default();
         let clusters = backend_refs(route).filter_map(|backend| backend.name.strip_suffix("-serve-svc"));
@@ -161,8 +166,9 @@ impl Serving {
         }
     }
 
-    /// Checks that the cluster that serves is not removed while its service must serve and holds quota. A cluster that was
-    /// suspended in favor of another does not count again until it is resumed.
+    /// Checks that the cluster that serves is not removed while its service must serve and holds
+    /// quota. A cluster that was suspended in favor of another does not count again until it is
+    /// resumed.
     fn cluster(&mut self, state: &State, cluster: &RayCluster, gone: bool) -> Vec<Breach> {
         let cluster_key = key(cluster);
         let terminating = gone || cluster.metadata.deletion_timestamp.is_some();
@@ -192,7 +198,8 @@ impl Serving {
     }
 }
 
-/// Returns the number of replicas that a cluster needs for `share` percent of the traffic, at most those of its capacity.
+/// Returns the number of replicas that a cluster needs for `share` percent of the traffic, at most
+/// those of its capacity.
 fn needed(state: &State, cluster: &str, share: i32) -> usize {
     let Some(cluster) = state.ray_clusters.get(cluster) else { return 0 };
     let owner = owner_uid(cluster).unwrap_or_default();
@@ -230,7 +237,8 @@ fn is_to_serve(state: &State, service: &RayService) -> bool {
         let conditions = slice.status.clone().unwrap_or_default().conditions;
         is_true(&conditions, "Evicted") || slice.metadata.deletion_timestamp.is_some()
     });
-    // A running service that is moved into a queue (admission policies deny that) stops until quota is reserved.
+    // A running service that is moved into a queue (admission policies deny that) stops until quota
+    // is reserved.
     let queued = service.labels().contains_key(QUEUE_NAME);
     let joined = queued && slices_of(state, &job).all(|slice| !holds_quota(slice) && !is_finished(slice));
     // A suspension that has started completes, even if `spec.suspend` is reset.

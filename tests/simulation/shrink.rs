@@ -10,7 +10,8 @@ use sluice_testkit::invariants::Invariant;
 /// Maximum number of shorter cases to try.
 const TRIES: usize = 600;
 
-/// Returns a shorter case that violates the same invariant with fewer script steps and fewer faults.
+/// Returns a shorter case that violates the same invariant with fewer script steps and fewer
+/// faults.
 pub fn shrunk(case: &Case, invariant: Invariant) -> Case {
     let mut shrinking = Shrinking { invariant, tries: TRIES };
     let mut short = case.clone();
@@ -37,7 +38,8 @@ struct Shrinking {
 }
 
 impl Shrinking {
-    /// Removes elements in chunks of half, then a quarter, down to one, as long as the failure stays.
+    /// Removes elements in chunks of half, then a quarter, down to one, as long as the failure
+    /// stays.
     fn without(
         &mut self,
         mut case: Case,

@@ -1,4 +1,5 @@
-//! Costs of idle services in writes, of unhealthy services in latency of others, and of upgrades in failed requests.
+//! Costs of idle services in writes, of unhealthy services in latency of others, and of upgrades in
+//! failed requests.
 
 use std::time::Duration;
 
@@ -39,7 +40,10 @@ fn serving(world: &Shared) -> Vec<String> {
     world.with(|world| {
         let is_ready = |service: &&Value| {
             let conditions = service.pointer("/status/conditions").and_then(Value::as_array);
-            conditions.into_iter().flatten().any(|shown| shown["type"] == "Ready" && shown["status"] == "True")
+            conditions
+                .into_iter()
+                .flatten()
+                .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
         };
         let services = world.api.list("RayService").map(AsRef::as_ref).filter(is_ready);
         services.map(|service| service["metadata"]["name"].as_str().unwrap_or_default().to_owned()).collect()
@@ -48,15 +52,19 @@ fn serving(world: &Shared) -> Vec<String> {
 
 /// Waits until `count` services are ready.
 async fn served(world: &Shared, count: usize) {
-    let begun = world.time.elapsed();
+    let started = world.time.elapsed();
     while serving(world).len() < count {
-        assert!(world.time.elapsed() < begun + PATIENCE, "only {} of {count} serve", serving(world).len());
+        assert!(
+            world.time.elapsed() < started + PATIENCE,
+            "only {} of {count} services are ready",
+            serving(world).len()
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
 #[test]
-fn services_at_rest_cost_no_write() {
+fn idle_services_cost_no_writes() {
     calm::in_world_with(1, Setting { nodes: 8, ..Setting::default() }, async |world| {
         let client = reliable(world);
         let place = Place::new("team");
@@ -69,7 +77,7 @@ fn services_at_rest_cost_no_write() {
         calm::rest(world).await.expect("rest");
 
         let before = world.with(|world| world.writes);
-        assert!(before > 10 * u64::try_from(SERVICES).expect("a number"), "they cost {before} writes to begin with");
+        assert!(before > 10 * u64::try_from(SERVICES).expect("a number"), "only {before} writes to create them");
         tokio::time::sleep(LOOKED_AT).await;
 
         assert_eq!(world.with(|world| world.writes) - before, 0, "writes in {LOOKED_AT:?}");
@@ -77,25 +85,29 @@ fn services_at_rest_cost_no_write() {
     });
 }
 
-/// Why a request that is sent to a service now would not be answered.
+/// Checks that a request to a service would be answered now. The error is the reason why not.
 fn unanswered(world: &Shared, service: &str) -> Result<(), String> {
     let slice_of =
         |slice: &&Value| slice["metadata"]["labels"]["kubernetes.io/service-name"] == format!("{service}-serve-svc");
     world.with(|world| {
         let slices = world.api.list("EndpointSlice").map(AsRef::as_ref).filter(slice_of);
         let endpoints = slices.flat_map(|slice| slice["endpoints"].as_array().cloned().unwrap_or_default());
-        let takers: Vec<Value> = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true).collect();
-        if takers.is_empty() {
-            return Err("there is no endpoint".to_owned());
+        let ready_endpoints: Vec<Value> =
+            endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true).collect();
+        if ready_endpoints.is_empty() {
+            return Err("there is no ready endpoint".to_owned());
         }
-        for taker in takers {
-            let uid = &taker["targetRef"]["uid"];
+        for endpoint in ready_endpoints {
+            let uid = &endpoint["targetRef"]["uid"];
             let pod = world.api.list("Pod").find(|pod| pod["metadata"]["uid"] == *uid);
-            let Some(pod) = pod else { return Err(format!("the pod of endpoint {taker} is gone")) };
+            let Some(pod) = pod else { return Err(format!("the pod of endpoint {endpoint} does not exist")) };
             let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-            let ready = conditions.into_iter().flatten().any(|is| is["type"] == "Ready" && is["status"] == "True");
+            let ready = conditions
+                .into_iter()
+                .flatten()
+                .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
             if !ready || !pod["metadata"]["deletionTimestamp"].is_null() {
-                return Err(format!("pod {} takes no requests", pod["metadata"]["name"]));
+                return Err(format!("pod {} is not ready or is terminating", pod["metadata"]["name"]));
             }
         }
         Ok(())
@@ -103,9 +115,9 @@ fn unanswered(world: &Shared, service: &str) -> Result<(), String> {
 }
 
 #[test]
-fn b12_ten_requests_a_second_through_an_upgrade_are_all_answered() {
+fn b12_upgrade_under_ten_requests_per_second_fails_none() {
     calm::in_world(1, async |world| {
-        // Given a service that serves,
+        // Given a ready service,
         let client = reliable(world);
         let place = Place::new("team");
         let people = Performer::new(&client, &place);
@@ -117,7 +129,7 @@ fn b12_ten_requests_a_second_through_an_upgrade_are_all_answered() {
             || world.with(|world| world.api.list("RayCluster").map(|it| it["metadata"]["uid"].clone()).collect());
         let before: Vec<Value> = clusters();
 
-        // when it is upgraded under load, then another cluster takes over, and every request is answered.
+        // when it is upgraded under load, then another cluster takes over and no request fails.
         people.perform(&Act::SetVersion { service: "well".into(), version: 53 }).await.expect("an upgrade");
         for number in 0..1500 {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -128,7 +140,8 @@ fn b12_ten_requests_a_second_through_an_upgrade_are_all_answered() {
     });
 }
 
-/// How long it takes a service to serve, and then to be upgraded, where others came before it.
+/// Returns the time until a service is ready and the duration of its upgrade, with other services
+/// created before it.
 fn lasts(others: &[&str], fates: FateList) -> (Duration, Duration) {
     calm::in_world_with(1, Setting { fates: Fates::listed(fates), ..Setting::default() }, async |world| {
         let client = reliable(world);
@@ -137,31 +150,31 @@ fn lasts(others: &[&str], fates: FateList) -> (Duration, Duration) {
         people.set_up(&scene()).await.expect("a scene");
         for other in others {
             people.perform(&service(other)).await.expect("a service");
-            // Each dashboard is first reached in its turn.
+            // The next dashboard must not be created before this one was called.
             tokio::time::sleep(Duration::from_secs(60)).await;
         }
-        assert!(serving(world).is_empty(), "those that are ill don't serve: {:?}", serving(world));
-        let begun = world.time.elapsed();
+        assert!(serving(world).is_empty(), "services with an unhealthy dashboard are ready: {:?}", serving(world));
+        let started = world.time.elapsed();
         people.perform(&service("well")).await.expect("a service");
         served(world, 1).await;
         let serves = world.time.elapsed();
         let upgrade = Act::SetVersion { service: "well".into(), version: 53 };
         people.perform(&upgrade).await.expect("an upgrade");
         calm::rest(world).await.expect("rest");
-        (serves - begun, world.time.elapsed() - serves)
+        (serves - started, world.time.elapsed() - serves)
     })
 }
 
 #[test]
-fn dashboards_that_hang_or_babble_delay_nobody_else() {
+fn unresponsive_dashboards_do_not_delay_other_services() {
     let alone = lasts(&[], FateList::default());
 
-    let ill = FateList { boards: [(0, BoardFate::Hangs), (1, BoardFate::Babbles)].into(), ..FateList::default() };
-    let beside = lasts(&["silent", "babbling"], ill);
+    let unhealthy = FateList { boards: [(0, BoardFate::Hangs), (1, BoardFate::Babbles)].into(), ..FateList::default() };
+    let with_others = lasts(&["silent", "babbling"], unhealthy);
 
     let latency = Duration::from_millis(500);
     assert!(
-        beside.0 <= alone.0 + latency && beside.1 <= alone.1 + latency,
-        "alone {alone:?}, beside others {beside:?}"
+        with_others.0 <= alone.0 + latency && with_others.1 <= alone.1 + latency,
+        "alone {alone:?}, with others {with_others:?}"
     );
 }

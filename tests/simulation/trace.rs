@@ -25,7 +25,8 @@ impl Line {
         Self { method, target, sent: request.body().clone(), fault, code: 0, got: 0 }
     }
 
-    /// Returns verb and plural of a successful write, such as `create pods`. None for other requests.
+    /// Returns verb and plural of a successful write, such as `create pods`. None for other
+    /// requests.
     pub fn write(&self) -> Option<String> {
         let path = self.target.split('?').next().unwrap_or_default();
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
@@ -91,7 +92,8 @@ impl Trace {
         }
     }
 
-    /// Returns the hash of all entries. Runs with equal hashes sent the same requests at the same times.
+    /// Returns the hash of all entries. Runs with equal hashes sent the same requests at the same
+    /// times.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }

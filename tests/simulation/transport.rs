@@ -72,7 +72,8 @@ impl Wire {
         }
         let request = whole(request).await?;
         let (answer, answered) = oneshot::channel();
-        // A request in flight arrives even if the sender ends, unless it is delayed until after that.
+        // A request in flight arrives even if the sender ends, unless it is delayed until after
+        // that.
         tokio::spawn(self.pass_on(request, answer));
         match answered.await {
             Ok(answer) => answer,
@@ -94,7 +95,8 @@ impl Wire {
         pause(there).await;
         match fault {
             // An API server does not start a queued request whose client has closed the connection
-            // (kubernetes 1.36 `staging/src/k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset/queueset.go`).
+            // (kubernetes 1.36
+            // `staging/src/k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset/queueset.go`).
             Some(Fault::Slow(millis)) => tokio::select! {
                 biased;
                 () = self.killed.cancelled() => return self.note(line),

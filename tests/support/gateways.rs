@@ -105,13 +105,13 @@ impl TestEnv {
     }
 }
 
-/// The controller of the class: it takes every Gateway and every route as it is, and says so. It ends with this value.
+/// Controller of the GatewayClass, which accepts every Gateway and HTTPRoute. Dropping the value stops it.
 pub struct PlayedGateways {
     _task: JoinSet<()>,
 }
 
 impl PlayedGateways {
-    /// Makes the class, and starts.
+    /// Creates the GatewayClass and starts the controller.
     pub async fn start(env: &TestEnv) -> Self {
         env.apply(&gateway_class(CONTROLLER).to_string()).await.expect("the class");
         let mut task = JoinSet::new();
@@ -157,7 +157,8 @@ async fn say_of_all(client: &Client) {
     }
     for route in Api::<HTTPRoute>::all(client.clone()).list(&all).await.expect("the routes") {
         let backends = weights(&route);
-        let is_there = |cluster: &String| services.iter().any(|service| service.name_any() == format!("{cluster}-serve-svc"));
+        let is_there =
+            |cluster: &String| services.iter().any(|service| service.name_any() == format!("{cluster}-serve-svc"));
         let resolved = backends.keys().all(is_there);
         let known = route.status.as_ref().and_then(|status| status.parents.first());
         let known = known.map(|parent| parent.conditions.clone()).unwrap_or_default();

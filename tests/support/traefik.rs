@@ -54,7 +54,8 @@ impl Traefik {
             return Err(format!("{status}: {body}"));
         }
         let services: Vec<Value> = serde_json::from_str(&body).map_err(|error| format!("{error}: {body}"))?;
-        let is_backend = |service: &Value| service["name"].as_str().is_some_and(|name| name.contains(&backend_of(cluster)));
+        let is_backend =
+            |service: &Value| service["name"].as_str().is_some_and(|name| name.contains(&backend_of(cluster)));
         let (mut own, mut all) = (0, 0);
         for backend in items(&services, "/weighted/services") {
             let weight = backend["weight"].as_i64().unwrap_or_default();

@@ -1,17 +1,19 @@
 //! Fixtures: a fake job with given members, its slices and its plan.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use serde_json::Value;
 
 use super::super::*;
 use sluice_api::kueue::{Admission, PodSetAssignment, WorkloadStatus};
-use sluice_plan::WriteOp;
+use sluice_plan::{ObjectRef, WriteOp};
+use sluice_raycluster::NodePlacement;
 
 pub(super) const NAMESPACE: &str = "ns";
 
@@ -23,7 +25,7 @@ pub(super) struct FakeJob {
     /// True if the job retains its quota while its members are exchanged.
     pub(super) retains_quota: bool,
     pub(super) pending: Option<String>,
-    pub(super) queue: queue::Scheduler,
+    pub(super) queue: sluice_queue::Scheduler,
     pub(super) gate_writes: RefCell<Vec<(String, bool)>>,
     pub(super) template_is_open: bool,
     pub(super) conditions: Vec<Condition>,
@@ -104,7 +106,7 @@ pub(super) fn job(members: Vec<Member>) -> FakeJob {
         wants_to_run: true,
         retains_quota: false,
         pending: None,
-        queue: queue::Scheduler::default(),
+        queue: sluice_queue::Scheduler::default(),
         gate_writes: RefCell::default(),
         template_is_open: false,
         conditions: Vec::new(),
@@ -122,7 +124,7 @@ pub(super) fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
         PodGroupDemand {
             name: group.into(),
             pod_set: pod_set.into(),
-            shape: pod_sets::shape_of(&spec).expect("a shape"),
+            shape: shape::shape_of(&spec).expect("a shape"),
             count,
             min_count: None,
             min_pods: count,

@@ -1,7 +1,7 @@
 //! Flavor split: a new member whose pods do not fit in the flavor of running pods of the same kind.
 
 use super::*;
-use crate::pod_sets::MAX_POD_SETS;
+use crate::slice_record::MAX_POD_SETS;
 
 /// Plans while these PodSets do not fit in the flavor that their running pods use.
 fn plan_flavor_bound(job: &FakeJob, slices: &[&Workload], pod_sets: &[&str]) -> Plan {

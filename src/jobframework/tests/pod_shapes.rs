@@ -25,14 +25,8 @@ fn with_live(member: Member, kind: PodKind, count: u32) -> Member {
     Member { live_pods, ..member }
 }
 
-fn gated_pod(name: &str, kind: PodKind) -> ungate::GatedPod {
-    ungate::GatedPod {
-        name: name.into(),
-        kind,
-        replica: None,
-        replica_index: None,
-        created_at: Some(Timestamp::UNIX_EPOCH),
-    }
+fn gated_pod(name: &str, kind: PodKind) -> GatedPod {
+    GatedPod { name: name.into(), kind, replica: None, replica_index: None, created_at: Some(Timestamp::UNIX_EPOCH) }
 }
 
 fn owned_counts(expected: &[(&str, i32)]) -> Vec<(String, i32)> {
@@ -133,7 +127,7 @@ fn pods_of_a_removed_group_keep_their_template_when_the_job_grows() {
 fn job_with_too_many_pod_sets_still_releases_quota_of_deleted_pods() {
     let (active, held) = serving();
     let one_left = with_live(active, small("1"), 1);
-    let many = numbered_groups(pod_sets::MAX_POD_SETS, &one_left);
+    let many = numbered_groups(slice_record::MAX_POD_SETS, &one_left);
     let job = job(vec![Member { groups: many, ..one_left }]);
 
     let plan = plan_for(&job, &[&held]);

@@ -14,13 +14,13 @@ fn object<T: serde::de::DeserializeOwned>(object: Value) -> T {
 }
 
 /// ClusterQueue `cq` with this CPU quota in one flavor, and its LocalQueue `lq`.
-fn queue(cohort: Option<&str>, cpu: Value) -> queue::Scheduler {
+fn queue(cohort: Option<&str>, cpu: Value) -> sluice_queue::Scheduler {
     queue_of(cohort, &[("a100", cpu)])
 }
 
 /// ClusterQueue `cq` with this CPU quota in each of these flavors, and its LocalQueue `lq`.
-fn queue_of(cohort: Option<&str>, flavors: &[(&str, Value)]) -> queue::Scheduler {
-    let mut engine = queue::Scheduler::default();
+fn queue_of(cohort: Option<&str>, flavors: &[(&str, Value)]) -> sluice_queue::Scheduler {
+    let mut engine = sluice_queue::Scheduler::default();
     let now = Timestamp::UNIX_EPOCH;
     let mut quotas = Vec::new();
     for (name, cpu) in flavors {
@@ -28,23 +28,23 @@ fn queue_of(cohort: Option<&str>, flavors: &[(&str, Value)]) -> queue::Scheduler
         cpu["name"] = json!("cpu");
         quotas.push(json!({"name": name, "resources": [cpu]}));
         let flavor: ResourceFlavor = object(json!({"metadata": {"name": name}, "spec": {}}));
-        engine.observe(now, &queue::Input::ResourceFlavor(&flavor));
+        engine.observe(now, &sluice_queue::Input::ResourceFlavor(&flavor));
     }
     let spec = json!({
         "namespaceSelector": {}, "cohortName": cohort,
         "resourceGroups": [{"coveredResources": ["cpu"], "flavors": quotas}],
     });
     let cluster_queue: ClusterQueue = object(json!({"metadata": {"name": "cq"}, "spec": spec}));
-    engine.observe(now, &queue::Input::ClusterQueue(&cluster_queue));
+    engine.observe(now, &sluice_queue::Input::ClusterQueue(&cluster_queue));
     let own = json!([{"coveredResources": ["cpu"],
         "flavors": [{"name": "a100", "resources": [{"name": "cpu", "nominalQuota": "1"}]}]}]);
     if let Some(name) = cohort {
         let cohort: Cohort = object(json!({"metadata": {"name": name}, "spec": {"resourceGroups": own}}));
-        engine.observe(now, &queue::Input::Cohort(&cohort));
+        engine.observe(now, &sluice_queue::Input::Cohort(&cohort));
     }
     let local: LocalQueue =
         object(json!({"metadata": {"name": "lq", "namespace": NAMESPACE}, "spec": {"clusterQueue": "cq"}}));
-    engine.observe(now, &queue::Input::LocalQueue(&local));
+    engine.observe(now, &sluice_queue::Input::LocalQueue(&local));
     engine.run_cycle(now);
     engine
 }
@@ -67,7 +67,11 @@ fn upgrade(to: Member) -> (FakeJob, Workload) {
     (job, held)
 }
 
-fn upgrade_condition(job: &FakeJob, held: &Workload, queue: &queue::Scheduler) -> Option<(String, String, String)> {
+fn upgrade_condition(
+    job: &FakeJob,
+    held: &Workload,
+    queue: &sluice_queue::Scheduler,
+) -> Option<(String, String, String)> {
     plan(&ReconcileContext { scheduler: queue, ..view(job, &[held]) });
     job.last_condition(UPGRADE_ADMISSIBLE).map(|said| (said.status, said.reason, said.message))
 }
@@ -153,7 +157,7 @@ fn upgrade_within_the_maximum_capacity_is_admissible() {
 #[test]
 fn condition_is_absent_if_the_feasibility_is_unknown() {
     let (job, held) = upgrade(cluster("b", 4, "1"));
-    assert_eq!(upgrade_condition(&job, &held, &queue::Scheduler::default()), None);
+    assert_eq!(upgrade_condition(&job, &held, &sluice_queue::Scheduler::default()), None);
 }
 
 /// One flavor can hold `a`, the other one `b`, and none both. The active member stays in its

@@ -79,8 +79,7 @@ fn invalid_template_gives_the_same_error_after_redaction(#[case] template: Value
 
     let redacted = redact::workload(&workload);
 
-    let error =
-        |workload: &Workload| template_requests(&workload.spec.pod_sets[0].template).map_err(|e| e.to_string());
+    let error = |workload: &Workload| template_requests(&workload.spec.pod_sets[0].template).map_err(|e| e.to_string());
     assert!(error(&workload).is_err());
     assert_eq!(error(&workload), error(&redacted));
 }
@@ -143,9 +142,9 @@ fn replay_counts_sections_inputs_and_cycles() {
 #[case::at_the_end(&[START, CYCLE, r#"{"event":{"at":"19"#], 1)]
 #[case::before_the_next_process(&[START, r#"{"ev"#, START, CYCLE], 1)]
 #[case::twice(&[START, r#"{"ev"#, START, r#"{"#], 2)]
-fn truncated_last_line_of_a_section_is_skipped(#[case] lines: &[&str], #[case] cut_off: usize) {
+fn truncated_last_line_of_a_section_is_skipped(#[case] lines: &[&str], #[case] truncated: usize) {
     let replayed = replay(lines).expect("a valid log");
-    assert_eq!((replayed.truncated_lines, replayed.differences), (cut_off, 0));
+    assert_eq!((replayed.truncated_lines, replayed.differences), (truncated, 0));
 }
 
 #[rstest]

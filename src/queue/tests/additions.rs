@@ -162,8 +162,8 @@ proptest! {
         let mut in_force = InForce::default();
         for (acts, changes) in history.iter().zip(&changes) {
             acts.iter().for_each(|act| plan.apply(&mut cluster, act));
-            // Decisions of earlier cycles may be returned again: an admission in flight is not reversed
-            // by a LimitRange that changed since.
+            // Decisions of earlier cycles may be returned again: an admission in flight is not
+            // reversed by a LimitRange that changed since.
             let in_flight: Vec<_> = cluster.workloads.keys().filter(|key| cluster.why(&key.name).is_none()).cloned().collect();
             changes.iter().for_each(|change| in_force.apply(&mut cluster, change));
             let effects = cluster.cycle();
@@ -174,7 +174,7 @@ proptest! {
             }
             carry_out(&mut cluster, &effects);
         }
-        let replayed = replay(cluster.log()).expect("a good log");
+        let replayed = replay(cluster.log()).expect("a valid log");
         prop_assert_eq!(replayed.first_difference, None);
         prop_assert_eq!((replayed.differences, replayed.truncated_lines, replayed.cycles), (0, 0, history.len()));
     }

@@ -1,4 +1,5 @@
-//! Conditions and status of queues and workloads, including stopped, missing and misconfigured queues.
+//! Conditions and status of queues and workloads, including stopped, missing and misconfigured
+//! queues.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -89,11 +90,7 @@ fn cluster_queue_is_inactive_until_its_flavor_exists() {
     "Misconfigured",
     "namespaceSelector: operator \"Like\" is not one of In, NotIn, Exists and DoesNotExist"
 )]
-fn misconfigured_cluster_queue_admits_nothing(
-    #[case] patch: Value,
-    #[case] reason: &str,
-    #[case] problem: &str,
-) {
+fn misconfigured_cluster_queue_admits_nothing(#[case] patch: Value, #[case] reason: &str, #[case] problem: &str) {
     let mut cluster = Cluster::with_cpu("2");
     cluster.patch_cluster_queue(patch);
     cluster.submit("a", "1");
@@ -202,7 +199,11 @@ fn drained_queue_evicts_workloads_and_readmits_them_after_restart(
     set(&mut cluster, "HoldAndDrain");
     cluster.run();
     assert_eq!(cluster.says("runs", names::EVICTED).0, evicted);
-    assert_eq!(cluster.reserved("default", "cpu"), "1", "an evicted workload holds its quota until its job has stopped");
+    assert_eq!(
+        cluster.reserved("default", "cpu"),
+        "1",
+        "an evicted workload holds its quota until its job has stopped"
+    );
     cluster.release("runs");
     cluster.run();
     assert_eq!(cluster.reserved("default", "cpu"), "0");

@@ -49,7 +49,8 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Creates the LocalQueue `lq`, its ClusterQueue `cq` and the flavor `default` with this CPU quota.
+    /// Creates the LocalQueue `lq`, its ClusterQueue `cq` and the flavor `default` with this CPU
+    /// quota.
     pub(super) fn with_cpu(quota: &str) -> Self {
         Self::with(json!({"resourceGroups": [group(&["cpu"], &[("default", &[quota])])], "namespaceSelector": {}}))
     }

@@ -313,8 +313,8 @@ proptest! {
         prop_assert_eq!(effects, vec![]);
     }
 
-    /// Replaying the decision log of a history gives the same decisions, and replay detects a changed
-    /// decision.
+    /// Replaying the decision log of a history gives the same decisions, and replay detects a
+    /// changed decision.
     #[test]
     fn decision_log_replays_and_detects_changed_decision(
         settings in settings(),
@@ -322,7 +322,7 @@ proptest! {
         choice in any::<prop::sample::Index>(),
     ) {
         let mut log = recorded(settings, &history);
-        let replayed = replay(&log).expect("a good log");
+        let replayed = replay(&log).expect("a valid log");
         prop_assert_eq!(replayed.first_difference, None);
         prop_assert_eq!((replayed.differences, replayed.truncated_lines), (0, 0));
         prop_assert_eq!(replayed.sections, 1 + history.iter().filter(|act| matches!(act, Act::Restart)).count());

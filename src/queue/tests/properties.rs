@@ -39,8 +39,8 @@ fn decision_of(cluster: &Cluster, effects: &[Decision]) -> oracle::Decision {
     decision
 }
 
-/// Returns the workloads with a capacity reservation that wait for evictions, with the root of their
-/// tree.
+/// Returns the workloads with a capacity reservation that wait for evictions, with the root of
+/// their tree.
 fn room_is_made_for(cluster: &Cluster) -> Vec<(NodeId, ObjectKey)> {
     let by_root = cluster.engine.reservations.iter();
     let reservations = by_root.flat_map(|(root, reservations)| reservations.iter().map(|one| (*root, one)));

@@ -268,7 +268,8 @@ fn displaced_slice_holds_quota_until_its_job_finishes_it() {
     new.metadata.annotations.get_or_insert_default().extend([annotation]);
     cluster.put(new);
 
-    // when the new slice is admitted, then no other workload gets the quota that the old one still uses,
+    // when the new slice is admitted, then no other workload gets the quota that the old one still
+    // uses,
     assert_eq!(cluster.run(), ["new"]);
     assert!(!cluster.is_true("old", names::FINISHED));
     assert_eq!(cluster.reserved("default", "cpu"), "6");

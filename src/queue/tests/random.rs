@@ -68,7 +68,8 @@ pub(super) enum Act {
         priority: i8,
         sets: Vec<SetPlan>,
     },
-    /// Creates a replacement slice that grows by `hosts` pods at a time, or in one step if that is 0.
+    /// Creates a replacement slice that grows by `hosts` pods at a time, or in one step if that is
+    /// 0.
     Succeed {
         predecessor: u8,
         count: u8,
@@ -258,7 +259,8 @@ impl Plan {
         let plan = &self.queues[index];
         let fungibility_policy = |next: bool| if next { "TryNextFlavor" } else { "MayStopSearch" };
         let (borrow, preempt, over_borrowing) = plan.fungibility;
-        let mut fungibility = json!({"whenCanBorrow": fungibility_policy(borrow), "whenCanPreempt": fungibility_policy(preempt)});
+        let mut fungibility =
+            json!({"whenCanBorrow": fungibility_policy(borrow), "whenCanPreempt": fungibility_policy(preempt)});
         if borrow && preempt && over_borrowing {
             fungibility["preference"] = json!("PreemptionOverBorrowing");
         }

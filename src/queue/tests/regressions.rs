@@ -105,8 +105,8 @@ fn slice_admitted_and_replaced_in_one_cycle_has_no_usage() {
 
 #[test]
 fn next_workload_of_a_queue_is_ordered_by_its_own_borrowing() {
-    // Given a Cohort in which `a` and `spare` have 1 unused each, `b` and `c` nothing: every pending
-    // workload except `a2` would borrow.
+    // Given a Cohort in which `a` and `spare` have 1 unused each, `b` and `c` nothing: every
+    // pending workload except `a2` would borrow.
     let mut cluster = Cluster::default();
     cluster.put_flavor("default");
     for (name, cpu) in [("a", "1"), ("b", "2"), ("c", "2"), ("spare", "1")] {
@@ -141,8 +141,8 @@ fn next_workload_of_a_queue_is_ordered_by_its_own_borrowing() {
 
 #[test]
 fn strict_head_may_reclaim_in_the_cycle_in_which_another_queue_borrows() {
-    // Given a Cohort of 10 in which `other` uses exactly its nominal quota, and the head of `strict`
-    // requests 9.
+    // Given a Cohort of 10 in which `other` uses exactly its nominal quota, and the head of
+    // `strict` requests 9.
     let mut cluster = Cluster::default();
     cluster.put_flavor("default");
     let spec = |cpu: &str, strategy: &str| {

@@ -199,7 +199,11 @@ fn pods_are_counted_if_cluster_queue_covers_them() {
 #[case::quantity_overflows(json!({"cpu": "1e400"}), PendingReason::ExceedsMaxQuota,
     "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 9223372036854775807m, \
      exceeding the maximum capacity 4 (fits only once nominalQuota is 9223372036854775807m)")]
-fn pending_condition_reports_reason_and_numbers(#[case] requests: Value, #[case] reason: PendingReason, #[case] message: &str) {
+fn pending_condition_reports_reason_and_numbers(
+    #[case] requests: Value,
+    #[case] reason: PendingReason,
+    #[case] message: &str,
+) {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("other", "2");
     cluster.run();
@@ -341,7 +345,10 @@ fn numbers_in_pending_condition_of_heads_are_refreshed_after_a_delay() {
     cluster.run();
     cluster.finish("a");
     cluster.run();
-    assert!(cluster.says("large", names::QUOTA_RESERVED).1.contains("3 more needed"), "the message is not refreshed yet");
+    assert!(
+        cluster.says("large", names::QUOTA_RESERVED).1.contains("3 more needed"),
+        "the message is not refreshed yet"
+    );
 
     cluster.now = 60;
     cluster.run();

@@ -117,7 +117,11 @@ fn quota_moves_from_predecessor_to_replacement_atomically() {
         })
         .collect();
     assert_eq!(admitted, [(key("a2"), Some(key("a1")))]);
-    assert_eq!(cluster.engine.recomputed_usage("cq").len(), 1, "exactly one of the two slices is accounted at any time");
+    assert_eq!(
+        cluster.engine.recomputed_usage("cq").len(),
+        1,
+        "exactly one of the two slices is accounted at any time"
+    );
     let finished_early = effects.iter().any(|effect| matches!(effect, Decision::FinishReplaced { .. }));
     assert!(!finished_early, "the predecessor is finished only once the admission is observed");
 

@@ -35,8 +35,8 @@ fn happen(
     Ok((plan, cluster))
 }
 
-/// Runs cycles and releases the quota of evicted workloads until there are no more decisions. Returns
-/// all evicted workloads.
+/// Runs cycles and releases the quota of evicted workloads until there are no more decisions.
+/// Returns all evicted workloads.
 fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<ObjectKey>, TestCaseError> {
     let mut evicted = Vec::new();
     for _ in 0..MANY_CYCLES {
@@ -182,8 +182,8 @@ proptest! {
     fn preemption_targets_are_minimal(plan in plans(), history in histories()) {
         happen(&plan.plain(), &history, |before, cluster, effects| {
             let targets = victims_of(effects);
-            // Only cycles with one reservation and no admission are checked: the world before the cycle
-            // does not contain the others.
+            // Only cycles with one reservation and no admission are checked: the world before the
+            // cycle does not contain the others.
             let reservations = cluster.engine.reservations.values().flatten().count();
             let admitted = effects.iter().any(|effect| matches!(effect, Decision::Admit { .. }));
             let only_one = reservations == 1 && !admitted;
@@ -195,9 +195,9 @@ proptest! {
         })?;
     }
 
-    /// Raising a quota never prevents an admission. The workload is admitted or waits for evictions:
-    /// with more quota its search may stop at more pods or at an earlier flavor that needs
-    /// preemption.
+    /// Raising a quota never prevents an admission. The workload is admitted or waits for
+    /// evictions: with more quota its search may stop at more pods or at an earlier flavor that
+    /// needs preemption.
     #[test]
     fn raising_quota_never_prevents_admission(
         plan in plans(),
@@ -219,16 +219,17 @@ proptest! {
         }
     }
 
-    /// The reported shortfall is exact: raising the quota by it, and nothing else, gets the workload
-    /// admitted. A pod set reports its shortfall only once earlier pod sets fit, so this may take as
-    /// many rounds as there are pod sets.
+    /// The reported shortfall is exact: raising the quota by it, and nothing else, gets the
+    /// workload admitted. A pod set reports its shortfall only once earlier pod sets fit, so this
+    /// may take as many rounds as there are pod sets.
     #[test]
     fn reported_shortfall_is_sufficient_for_admission(plan in plans(), history in histories()) {
         let (plan, mut cluster) = happen(&plan.with_one_flavor(), &history, |_, _, _| Ok(()))?;
         come_to_rest(&mut cluster)?;
         for key in waiting(&cluster) {
             let (mut plan, mut richer) = (plan.clone(), cluster.clone());
-            // For each of two resources: first the quota in use by others, then by earlier pod sets.
+            // For each of two resources: first the quota in use by others, then by earlier pod
+            // sets.
             let rounds = 1 + 4 * richer.workloads[&key].spec.pod_sets.len();
             let queue = richer.workloads[&key].spec.queue_name.clone().unwrap_or_default();
             for _ in 0..rounds {
@@ -281,7 +282,7 @@ proptest! {
             let effects = cluster.cycle();
             carry_out(&mut cluster, &effects);
         }
-        let replayed = replay(cluster.log()).expect("a good log");
+        let replayed = replay(cluster.log()).expect("a valid log");
         prop_assert_eq!(replayed.first_difference, None);
         prop_assert_eq!((replayed.differences, replayed.truncated_lines, replayed.cycles), (0, 0, history.len()));
     }
@@ -294,8 +295,9 @@ fn usage(engine: &Scheduler, cluster: &Cluster) -> BTreeMap<(String, String, Str
     let names = cluster.cluster_queues.keys().filter_map(|name| engine.tree.known_cluster_queue(name));
     let nodes = names.chain(cluster.cohorts.keys().filter_map(|name| engine.tree.known_cohort(name)));
     for node in nodes {
-        for (flavor, resource) in
-            ["f0", "f1", "f2", "g0", "g1", "g2"].into_iter().flat_map(|flavor| ["gpu", "tpu"].map(|resource| (flavor, resource)))
+        for (flavor, resource) in ["f0", "f1", "f2", "g0", "g1", "g2"]
+            .into_iter()
+            .flat_map(|flavor| ["gpu", "tpu"].map(|resource| (flavor, resource)))
         {
             if let Some(fr) = engine.tree.known_flavor_resource(flavor, resource) {
                 let used =

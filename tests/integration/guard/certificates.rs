@@ -1,4 +1,4 @@
-//! The certificate of the webhook: one for all replicas, replaced in time, and trusted before it is served.
+//! The webhook's certificate: shared by all replicas, rotated before expiry, and trusted before it is served.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ async fn kept(env: &TestEnv) -> Option<CertBundle> {
     secrets(env).get_opt(rotation::SECRET_NAME).await.expect("an answer").as_ref().and_then(rotation::bundle_of)
 }
 
-/// What the API server trusts, as PEM.
+/// Returns the CA bundle of the webhook configuration, as PEM.
 async fn trusted(env: &TestEnv) -> String {
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(env.client.clone());
     let configuration = configurations.get(rotation::CONFIGURATION_NAME).await.expect("the configuration");
@@ -36,7 +36,7 @@ async fn trusted(env: &TestEnv) -> String {
     String::from_utf8(trusted.map(|trusted| trusted.0).unwrap_or_default()).expect("PEM")
 }
 
-/// The certificate that is served at a port to whoever trusts these authorities.
+/// Returns the certificate that a TLS client with this CA bundle receives at a port.
 fn served(port: u16, trusted: &str) -> Result<CertificateDer<'static>, String> {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(trusted.as_bytes()) {
@@ -64,7 +64,7 @@ fn own(bundle: &CertBundle) -> CertificateDer<'static> {
 }
 
 #[tokio::test]
-async fn replicas_that_start_at_once_end_with_one_certificate_and_a_restart_keeps_it() {
+async fn replicas_started_simultaneously_converge_on_one_certificate_that_survives_restarts() {
     let env = TestEnv::start().await;
     let ports = [free_port(), free_port()];
     configure(&env, ports[1]).await;
@@ -72,7 +72,7 @@ async fn replicas_that_start_at_once_end_with_one_certificate_and_a_restart_keep
     let first = manager_at(&env, ports[0], &flags).await;
     let second = manager_at(&env, ports[1], &flags).await;
 
-    // Both serve what is in the Secret, whoever leads, and the API server trusts it.
+    // Both replicas serve the certificate in the Secret, regardless of leadership, and the API server trusts it.
     eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
     let bundle = kept(&env).await.expect("a certificate");
     for port in ports {
@@ -93,11 +93,11 @@ async fn replicas_that_start_at_once_end_with_one_certificate_and_a_restart_keep
 }
 
 #[tokio::test]
-async fn a_certificate_is_replaced_in_time_and_every_call_is_answered_meanwhile() {
+async fn certificate_is_rotated_before_expiry_without_failed_calls() {
     let env = TestEnv::start().await;
     let port = free_port();
     configure(&env, port).await;
-    // Given a certificate that is to be replaced half a minute from now,
+    // Given a certificate due for rotation in 30 seconds,
     let soon = Timestamp::now() + SignedDuration::from_secs(30);
     let made_at = soon - (VALIDITY - RENEW_BEFORE_EXPIRY);
     let old = CertBundle::issue(&["127.0.0.1".to_owned()].into(), None, made_at).expect("a certificate");
@@ -106,7 +106,7 @@ async fn a_certificate_is_replaced_in_time_and_every_call_is_answered_meanwhile(
     eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
     assert_eq!((kept(&env).await, trusted(&env).await), (Some(old.clone()), old.ca_bundle.clone()));
 
-    // when its time has come (and, so that nobody has to wait for the next look at the clock, the Secret is touched),
+    // when it is due (the Secret is touched to trigger the check),
     while Timestamp::now() < soon + SignedDuration::from_secs(2) {
         assert!(is_gated(&env.client).await, "the old certificate serves");
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -114,7 +114,7 @@ async fn a_certificate_is_replaced_in_time_and_every_call_is_answered_meanwhile(
     let touched = Patch::Merge(json!({"metadata": {"annotations": {"test.sluice.dev/touched": "yes"}}}));
     secrets(&env).patch(rotation::SECRET_NAME, &PatchParams::default(), &touched).await.expect("the Secret is touched");
 
-    // then another takes its place, and the API server trusts both at every moment.
+    // then it is replaced, and the API server trusts both at all times.
     let new = eventually("another certificate is served", async || {
         assert!(is_gated(&env.client).await, "every call is answered");
         let new = kept(&env).await.filter(|kept| *kept != old)?;
@@ -124,12 +124,12 @@ async fn a_certificate_is_replaced_in_time_and_every_call_is_answered_meanwhile(
     })
     .await;
     assert_eq!(trusted(&env).await, new.ca_bundle);
-    assert!(new.ca_bundle.ends_with(&old.ca_bundle), "whoever serves the old one still is trusted");
+    assert!(new.ca_bundle.ends_with(&old.ca_bundle), "replicas that still serve the old certificate are trusted");
     assert!(is_gated(&env.client).await);
 }
 
 #[tokio::test]
-async fn in_a_cluster_the_certificate_is_for_the_service_that_the_manifests_name() {
+async fn certificate_is_issued_for_the_service_of_the_manifests() {
     let env = TestEnv::start().await;
     env.apply_kustomization("webhook").await;
     let _manager = manager_at(&env, free_port(), &[]).await;
@@ -141,12 +141,12 @@ async fn in_a_cluster_the_certificate_is_for_the_service_that_the_manifests_name
     .await;
     let names = ["sluice-webhook.sluice-system.svc".to_owned()].into();
     assert_eq!(bundle.check(&names, Timestamp::now()), Ok(()));
-    // The Service leads to nobody here, as in a cluster where all replicas are down, and creation goes on.
+    // The Service has no endpoints here, as if all replicas were down, and creation still works.
     assert!(!is_gated(&env.client).await);
 }
 
 #[tokio::test]
-async fn what_somebody_has_broken_is_put_right() {
+async fn ca_bundle_and_secret_are_repaired_after_manual_changes() {
     let env = TestEnv::start().await;
     let port = free_port();
     configure(&env, port).await;
@@ -156,23 +156,28 @@ async fn what_somebody_has_broken_is_put_right() {
     };
     works().await;
 
-    // Given that the trust is taken away, as by who applies the manifest anew,
+    // Given that the CA bundle is removed, as by applying the manifest again,
     let configurations: Api<MutatingWebhookConfiguration> = Api::all(env.client.clone());
     let removed = json!([{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]);
     let removed = Patch::Json::<()>(serde_json::from_value(removed).expect("a JSON patch"));
-    configurations.patch(rotation::CONFIGURATION_NAME, &PatchParams::default(), &removed).await.expect("no trust");
+    configurations
+        .patch(rotation::CONFIGURATION_NAME, &PatchParams::default(), &removed)
+        .await
+        .expect("the CA bundle is removed");
     works().await;
 
-    // or that the Secret is deleted, or is of no use,
+    // or that the Secret is deleted or invalid,
     let before = kept(&env).await;
     secrets(&env).delete(rotation::SECRET_NAME, &kube::api::DeleteParams::default()).await.expect("no Secret");
-    let after =
-        eventually("there is another", async || kept(&env).await.filter(|kept| Some(kept) != before.as_ref())).await;
+    let after = eventually("another certificate is issued", async || {
+        kept(&env).await.filter(|kept| Some(kept) != before.as_ref())
+    })
+    .await;
     works().await;
     let broken = Patch::Merge(json!({"stringData": {"tls.key": "none"}}));
     secrets(&env).patch(rotation::SECRET_NAME, &PatchParams::default(), &broken).await.expect("no key");
-    // then it is made anew.
-    eventually("there is another", async || {
+    // then it is recreated.
+    eventually("another certificate is issued", async || {
         kept(&env).await.filter(|kept| kept.key.contains("PRIVATE KEY") && *kept != after)
     })
     .await;

@@ -1,4 +1,5 @@
-//! Who may do what to a gate, and to what quota is counted by; and how new objects get a gate.
+//! Admission policies and webhook: protection of gates and of the labels that quota is accounted by, and gating
+//! of new objects.
 
 mod certificates;
 pub(crate) mod objects;

@@ -1,4 +1,4 @@
-//! What the guard stands before: jobs in all states that it tells apart. No manager runs, so nobody changes them.
+//! Jobs and pods in all states that the policies distinguish. No manager runs, so they do not change.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use sluice_testkit::TestEnv;
 use sluice_testkit::objects::NAMESPACE;
 
-/// The label of a queue.
+/// Returns the labels with a queue name.
 pub(super) fn queue(name: &str) -> Value {
     json!({"kueue.x-k8s.io/queue-name": name})
 }
 
-/// The objects of a kind, as seen by whoever has this client.
+/// Returns the API of a kind in the test namespace.
 pub(crate) fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
     let group = match kind {
         "Pod" => "",
@@ -31,7 +31,7 @@ fn cluster_spec(suspend: bool) -> Value {
     json!({"suspend": suspend, "headGroupSpec": {"rayStartParams": {}, "template": template()}})
 }
 
-/// A RayCluster that has these labels.
+/// Returns a RayCluster with these labels.
 pub(super) fn cluster(name: &str, labels: Value, suspend: bool) -> Value {
     json!({
         "apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": name, "labels": labels},
@@ -39,7 +39,7 @@ pub(super) fn cluster(name: &str, labels: Value, suspend: bool) -> Value {
     })
 }
 
-/// A RayService that has these labels.
+/// Returns a RayService with these labels.
 pub(super) fn service(name: &str, labels: Value) -> Value {
     json!({
         "apiVersion": "ray.io/v1", "kind": "RayService", "metadata": {"name": name, "labels": labels},
@@ -47,7 +47,7 @@ pub(super) fn service(name: &str, labels: Value) -> Value {
     })
 }
 
-/// The reference from what `owner` controls.
+/// Returns owner references with `owner` as the controller.
 pub(super) fn controlled_by(owner: &DynamicObject) -> Value {
     let types = owner.types.clone().expect("its type");
     json!([{
@@ -56,7 +56,7 @@ pub(super) fn controlled_by(owner: &DynamicObject) -> Value {
     }])
 }
 
-/// A cluster that a service has made, as the Ray operator makes it.
+/// Returns a RayCluster of a service as the Ray operator creates it.
 pub(super) fn child(name: &str, service: &DynamicObject, queue: &str) -> Value {
     let labels = json!({
         "kueue.x-k8s.io/queue-name": queue,
@@ -68,7 +68,7 @@ pub(super) fn child(name: &str, service: &DynamicObject, queue: &str) -> Value {
     child
 }
 
-/// A Job of Kubernetes that has these labels, and that no controller makes pods for.
+/// Returns a batch/v1 Job with these labels that no controller reconciles.
 fn job(name: &str, labels: Value, suspend: bool) -> Value {
     let mut template = template();
     template["spec"]["restartPolicy"] = "Never".into();
@@ -79,7 +79,7 @@ fn job(name: &str, labels: Value, suspend: bool) -> Value {
     })
 }
 
-/// A pod of a Job that is paid for; one that is gated waits for quota.
+/// Returns a pod of a Job: gated, or ungated with the labels of its quota.
 fn job_pod(name: &str, job: &DynamicObject, gated: bool) -> Value {
     let mut pod = pod(name, job, gated);
     let mut labels = json!({"batch.kubernetes.io/job-name": job.metadata.name});
@@ -91,7 +91,7 @@ fn job_pod(name: &str, job: &DynamicObject, gated: bool) -> Value {
     pod
 }
 
-/// A pod of a cluster; one that is gated waits for quota.
+/// Returns a pod of a RayCluster, gated or not.
 pub(super) fn pod(name: &str, cluster: &DynamicObject, gated: bool) -> Value {
     let labels = json!({
         "ray.io/cluster": cluster.metadata.name, "ray.io/group": "headgroup", "ray.io/node-type": "head",
@@ -108,7 +108,7 @@ pub(super) fn pod(name: &str, cluster: &DynamicObject, gated: bool) -> Value {
     pod
 }
 
-/// Creates an object, for good.
+/// Creates an object (no dry run).
 pub(crate) async fn create(client: &Client, object: Value) -> Result<DynamicObject, kube::Error> {
     let object: DynamicObject = serde_json::from_value(object).expect("an object");
     let kind = object.types.clone().expect("its type").kind;
@@ -121,7 +121,7 @@ pub(super) async fn set_status(client: &Client, kind: &str, name: &str, status: 
     api(client, kind).patch_status(name, &PatchParams::default(), &patch).await.map(drop)
 }
 
-/// What a service says of the quota that it holds.
+/// Returns a RayService status that reports quota as held or not.
 pub(super) fn quota(held: bool) -> Value {
     json!({"conditions": [{
         "type": "sluice.dev/QuotaReserved", "status": if held { "True" } else { "False" }, "reason": "Test",
@@ -129,7 +129,7 @@ pub(super) fn quota(held: bool) -> Value {
     }]})
 }
 
-/// Makes the jobs and pods that are guarded.
+/// Creates the jobs and pods that the policies apply to.
 pub(super) async fn make(env: &TestEnv) {
     let client = &env.client;
     let made = async |object: Value| create(client, object).await.expect("an object");
@@ -153,7 +153,7 @@ pub(super) async fn make(env: &TestEnv) {
     let mut open_child = child("open-child", &serving, "a");
     open_child["spec"]["suspend"] = false.into();
     made(open_child).await;
-    // One that waits from the beginning, one without a queue, and one that runs without a queue.
+    // A pending service, one without a queue, and a running one without a queue.
     made(service("new", queue("a"))).await;
     set_status(client, "RayService", "new", quota(false)).await.expect("a status");
     made(service("unborn", json!({"team": "a"}))).await;

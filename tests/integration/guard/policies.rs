@@ -1,4 +1,4 @@
-//! Each policy refuses an administrator with its message, lets Sluice through, and hinders nothing else.
+//! Each policy rejects an administrator with its message, allows Sluice, and blocks nothing else.
 
 use kube::Client;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::objects::{api, child, cluster, make, queue};
 use sluice_testkit::{TestEnv, eventually_or_tell};
 
-/// A change of an object, and what has to be in its refusal; nothing when it has to pass.
+/// A change of an object, and the text required in its rejection; empty if it must be allowed.
 struct Change {
     what: &'static str,
     kind: &'static str,
@@ -62,7 +62,7 @@ fn moved(to: impl Into<Value>) -> Value {
     label("kueue.x-k8s.io/queue-name", to)
 }
 
-/// One change with the other in it; a field that is to go stays so.
+/// Merges two patches. Unlike applying a merge patch, it keeps null values.
 fn both(one: Value, other: Value) -> Value {
     match (one, other) {
         (Value::Object(mut one), Value::Object(other)) => {
@@ -87,10 +87,10 @@ fn gates() -> Vec<Change> {
     let of_pod = "spec.schedulingGates: the gate kueue.x-k8s.io/elastic-job cannot be removed by hand: Sluice does so once an admitted";
     vec![
         change("the gate of a child is opened", CHILD, suspend(false), gate),
-        change("the gate of a child is taken away", CHILD, suspend(Value::Null), gate),
+        change("the gate of a child is removed", CHILD, suspend(Value::Null), gate),
         change("the gate of a child is closed", OPEN_CHILD, suspend(true), in_use),
         change("the gate of a cluster is opened", WAITING, suspend(false), gate),
-        // Two policies refuse this, and the API server tells of either.
+        // Two policies reject this, and the API server reports either.
         change(
             "a cluster leaves its queue and opens",
             WAITING,
@@ -100,11 +100,11 @@ fn gates() -> Vec<Change> {
         passes("the gate of a cluster without a service is closed", RUNNING, suspend(true)),
         passes("a cluster in no queue is suspended", FREE, suspend(true)),
         change("a template is opened", SERVING, template(false), in_template),
-        change("the gate of a template is taken away", SERVING, template(Value::Null), in_template),
+        change("the gate of a template is removed", SERVING, template(Value::Null), in_template),
         passes("a service is suspended", SERVING, suspend(true)),
         passes("a service that holds nothing leaves its queue", NEW, both(template(false), moved(Value::Null))),
         passes("the template of a service in no queue is opened", UNBORN, template(false)),
-        change("a pod is released", GATED, json!({"spec": {"schedulingGates": []}}), of_pod),
+        change("a pod is ungated", GATED, json!({"spec": {"schedulingGates": []}}), of_pod),
     ]
 }
 
@@ -114,21 +114,21 @@ fn queue_names() -> Vec<Change> {
     let held = "of a RayService cannot change from a while the service holds quota (Slice s-1 holds quota in ClusterQueue team-a for c)";
     let has = "cannot be added to a RayService that has RayClusters (unqueued-x): they would have to stop";
     vec![
-        change("a cluster that runs is moved", RUNNING, moved("b"), runs),
-        change("a cluster that runs leaves its queue", RUNNING, moved(Value::Null), runs),
-        change("a cluster that runs joins a queue", FREE, moved("a"), runs),
-        passes("a cluster that waits is moved", WAITING, moved("b")),
-        passes("a cluster that waits leaves its queue", WAITING, moved(Value::Null)),
+        change("a running cluster is moved", RUNNING, moved("b"), runs),
+        change("a running cluster leaves its queue", RUNNING, moved(Value::Null), runs),
+        change("a running cluster joins a queue", FREE, moved("a"), runs),
+        passes("a pending cluster is moved", WAITING, moved("b")),
+        passes("a pending cluster leaves its queue", WAITING, moved(Value::Null)),
         passes("a cluster is suspended and moved", RUNNING, both(suspend(true), moved("b"))),
         passes("a cluster is suspended and joins a queue", FREE, both(suspend(true), moved("a"))),
         change("a child leaves its queue", CHILD, moved(Value::Null), owned),
-        passes("a child that waits follows its service", CHILD, moved("b")),
+        passes("a pending child follows its service", CHILD, moved("b")),
         change("a service that holds quota is moved", SERVING, moved("b"), held),
         change("a service that holds quota leaves its queue", SERVING, moved(Value::Null), held),
-        change("a service is suspended and moved at once", SERVING, both(suspend(true), moved("b")), held),
+        change("a service is suspended and moved in one write", SERVING, both(suspend(true), moved("b")), held),
         passes("a service that holds nothing is moved", NEW, moved("b")),
         passes("a service without clusters joins a queue", UNBORN, moved("a")),
-        change("a service that runs joins a queue", UNQUEUED, moved("a"), has),
+        change("a running service joins a queue", UNQUEUED, moved("a"), has),
         passes("a service is suspended and joins a queue", UNQUEUED, both(suspend(true), moved("a"))),
     ]
 }
@@ -149,17 +149,17 @@ fn ties() -> Vec<Change> {
         change("a child loses its controller", CHILD, orphaned.clone(), owner),
         change("a queued cluster gets a controller", WAITING, adopted.clone(), owner),
         passes("a cluster in no queue gets a controller", FREE, adopted),
-        change("a pod that waits changes its group", GATED, label("ray.io/group", "x"), counted),
+        change("a gated pod changes its group", GATED, label("ray.io/group", "x"), counted),
         change("a pod changes its cluster", COUNTED, label("ray.io/cluster", "x"), counted),
         change("a pod loses its cluster", COUNTED, label("ray.io/cluster", Value::Null), counted),
         change("a pod changes its type", COUNTED, label("ray.io/node-type", "worker"), counted),
         change("a pod loses its PodSet", COUNTED, label("kueue.x-k8s.io/podset", Value::Null), counted),
-        change("a pod changes what it is charged as", COUNTED, label("sluice.dev/shape", "9876543210"), counted),
-        change("a pod that waits says what it is charged as", GATED, label("sluice.dev/shape", Value::Null), counted),
-        change("a pod says what it was made from", COUNTED, label("sluice.dev/revision", "v1-0"), counted),
+        change("a pod changes its shape", COUNTED, label("sluice.dev/shape", "9876543210"), counted),
+        change("a gated pod loses its shape", GATED, label("sluice.dev/shape", Value::Null), counted),
+        change("a pod changes its revision", COUNTED, label("sluice.dev/revision", "v1-0"), counted),
         change("a pod loses its controller", COUNTED, orphaned, of_pod),
-        passes("a pod takes requests", COUNTED, label("ray.io/serve", "true")),
-        passes("a pod that waits is sent to other nodes", GATED, json!({"spec": {"nodeSelector": {"pool": "a"}}})),
+        passes("a pod serves requests", COUNTED, label("ray.io/serve", "true")),
+        passes("a gated pod is moved to other nodes", GATED, json!({"spec": {"nodeSelector": {"pool": "a"}}})),
     ]
 }
 
@@ -175,33 +175,33 @@ fn jobs() -> Vec<Change> {
     let ungated = json!({"spec": {"template": {"spec": {"schedulingGates": []}}}});
     vec![
         change("the gate of a Job is opened", WAITING_JOB, suspend(false), gate),
-        change("the gate of a Job is taken away", WAITING_JOB, suspend(Value::Null), gate),
-        change("the pods of a Job would be born free", WAITING_JOB, ungated.clone(), in_template),
-        passes("a Job that runs is suspended", RUNNING_JOB, suspend(true)),
-        passes("a Job that runs is given more parallelism", RUNNING_JOB, json!({"spec": {"parallelism": 3}})),
+        change("the gate of a Job is removed", WAITING_JOB, suspend(Value::Null), gate),
+        change("the pods of a Job would be created ungated", WAITING_JOB, ungated.clone(), in_template),
+        passes("a running Job is suspended", RUNNING_JOB, suspend(true)),
+        passes("a running Job gets more parallelism", RUNNING_JOB, json!({"spec": {"parallelism": 3}})),
         passes("a Job in no queue is suspended", FREE_JOB, suspend(true)),
-        change("a Job that runs is moved", RUNNING_JOB, moved("b"), runs),
-        change("a Job that runs leaves its queue", RUNNING_JOB, moved(Value::Null), runs),
-        change("a Job that runs joins a queue", FREE_JOB, moved("a"), runs),
-        passes("a Job that waits is moved", WAITING_JOB, moved("b")),
-        passes("a Job that waits leaves its queue", WAITING_JOB, moved(Value::Null)),
+        change("a running Job is moved", RUNNING_JOB, moved("b"), runs),
+        change("a running Job leaves its queue", RUNNING_JOB, moved(Value::Null), runs),
+        change("a running Job joins a queue", FREE_JOB, moved("a"), runs),
+        passes("a pending Job is moved", WAITING_JOB, moved("b")),
+        passes("a pending Job leaves its queue", WAITING_JOB, moved(Value::Null)),
         passes("a Job is suspended and moved", RUNNING_JOB, both(suspend(true), moved("b"))),
-        change("a pod of a Job is released", GATED_OF_JOB, json!({"spec": {"schedulingGates": []}}), of_pod),
+        change("a pod of a Job is ungated", GATED_OF_JOB, json!({"spec": {"schedulingGates": []}}), of_pod),
         change("a pod leaves its Job", COUNTED_OF_JOB, label("batch.kubernetes.io/job-name", "x"), counted),
         change("a pod of a Job loses its PodSet", COUNTED_OF_JOB, label("kueue.x-k8s.io/podset", Value::Null), counted),
-        change("a pod that waits says what it is charged as", GATED_OF_JOB, label("sluice.dev/shape", "1"), counted),
+        change("a gated pod changes its shape", GATED_OF_JOB, label("sluice.dev/shape", "1"), counted),
         change("a pod of a Job loses its owner", COUNTED_OF_JOB, json!({"metadata": {"ownerReferences": []}}), owner),
     ]
 }
 
-/// Changes that are nobody's concern, of every object.
+/// Returns changes of every object that no policy restricts.
 fn harmless() -> Vec<Change> {
     let objects = [CHILD, WAITING, RUNNING, FREE, SERVING, NEW, UNQUEUED, GATED, COUNTED];
     let of_jobs = [WAITING_JOB, RUNNING_JOB, FREE_JOB, GATED_OF_JOB, COUNTED_OF_JOB];
     let finalizers = json!({"metadata": {"finalizers": ["test.sluice.dev/keep"]}});
     let annotated = json!({"metadata": {"annotations": {"team": "a"}}});
     let changed =
-        |object| [passes("finalizers", object, finalizers.clone()), passes("a note", object, annotated.clone())];
+        |object| [passes("finalizers", object, finalizers.clone()), passes("an annotation", object, annotated.clone())];
     objects.into_iter().chain(of_jobs).flat_map(changed).collect()
 }
 
@@ -212,20 +212,20 @@ async fn said(client: &Client, change: &Change) -> Result<(), String> {
     answer.map(drop).map_err(|error| error.to_string())
 }
 
-fn verdict(who: &str, what: &str, said: &Result<(), String>, refusal: &str) -> Option<String> {
-    match said {
+fn verdict(user: &str, what: &str, outcome: &Result<(), String>, refusal: &str) -> Option<String> {
+    match outcome {
         Ok(()) if refusal.is_empty() => None,
-        Ok(()) => Some(format!("{who}: {what}: taken, not refused with {refusal:?}")),
-        Err(message) if refusal.is_empty() => Some(format!("{who}: {what}: refused: {message}")),
+        Ok(()) => Some(format!("{user}: {what}: allowed, not rejected with {refusal:?}")),
+        Err(message) if refusal.is_empty() => Some(format!("{user}: {what}: rejected: {message}")),
         Err(message) if message.contains(refusal) => None,
-        Err(message) => Some(format!("{who}: {what}: refused without {refusal:?}: {message}")),
+        Err(message) => Some(format!("{user}: {what}: rejected without {refusal:?}: {message}")),
     }
 }
 
-/// Waits until the policies are in force, each of which the API server takes a moment to compile.
+/// Waits until the API server has compiled the policies and enforces them.
 async fn in_force(env: &TestEnv, refused: &[&Change]) {
     for change in refused {
-        eventually_or_tell(&format!("the policy is in force: {}", change.what), async || {
+        eventually_or_tell(&format!("the policy is enforced: {}", change.what), async || {
             said(&env.client, change).await.err().ok_or_else(String::new)
         })
         .await;
@@ -233,7 +233,7 @@ async fn in_force(env: &TestEnv, refused: &[&Change]) {
 }
 
 #[tokio::test]
-async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_through() {
+async fn each_policy_rejects_an_administrator_with_its_message_and_allows_sluice() {
     let env = TestEnv::start().await;
     make(&env).await;
     let sluice = env.manager_client().await;
@@ -247,7 +247,7 @@ async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_t
         let by_sluice = said(&sluice, change).await;
         problems.extend(verdict("Sluice", change.what, &by_sluice, ""));
     }
-    // The labels of a pod can be changed by way of its status as well.
+    // The labels of a pod can also be changed through its status subresource.
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
     let relabelled = Patch::Merge(label("ray.io/cluster", "x"));
     let by_status = api(&env.client, "Pod").patch_status("counted", &params, &relabelled).await;
@@ -258,7 +258,7 @@ async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_t
         &by_status,
         "ray.io/cluster",
     ));
-    // What a pod requests has a way of its own to be changed.
+    // The requests of a pod are changed through its resize subresource.
     let containers = json!([{"name": "ray", "resources": {"requests": {"cpu": "50m"}}}]);
     let resized = Patch::Strategic(json!({"spec": {"containers": containers}}));
     for pod in ["gated", "gated-of-job"] {
@@ -266,15 +266,15 @@ async fn each_policy_refuses_an_administrator_with_its_message_and_lets_sluice_t
         let by_resize = by_resize.map(drop).map_err(|error| error.to_string());
         problems.extend(verdict(
             "an administrator",
-            "a pod asks for less",
+            "the requests of a pod are reduced",
             &by_resize,
             "cannot be resized, because quota is reserved for its current requests",
         ));
     }
-    assert!(problems.is_empty(), "{} of {} went wrong:\n{}", problems.len(), changes.len(), problems.join("\n"));
+    assert!(problems.is_empty(), "{} of {} failed:\n{}", problems.len(), changes.len(), problems.join("\n"));
 }
 
-/// Strategies of a service whose upgrades are to go in steps: what is in the refusal, and what is said.
+/// Returns options of incremental upgrades, each with the text required in its rejection; empty if it is valid.
 fn in_steps() -> Vec<(&'static str, Value)> {
     let options = |changes: Value| {
         let usual =
@@ -295,7 +295,7 @@ fn in_steps() -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test]
-async fn steps_that_make_no_sense_are_refused_with_what_is_allowed() {
+async fn invalid_incremental_options_are_rejected_with_allowed_values() {
     let env = TestEnv::start().await;
     make(&env).await;
     let strategy = |options: Value| {
@@ -320,7 +320,8 @@ async fn steps_that_make_no_sense_are_refused_with_what_is_allowed() {
             with("sluice.dev/http-route", "infra/shop"),
         ),
     ]);
-    let changes: Vec<Change> = changes.map(|(refusal, patch)| change("its steps", UNQUEUED, patch, refusal)).collect();
+    let changes: Vec<Change> =
+        changes.map(|(refusal, patch)| change("its incremental options", UNQUEUED, patch, refusal)).collect();
     in_force(&env, &changes.iter().filter(|change| !change.refusal.is_empty()).collect::<Vec<_>>()).await;
 
     let mut problems = Vec::new();
@@ -331,12 +332,12 @@ async fn steps_that_make_no_sense_are_refused_with_what_is_allowed() {
 }
 
 #[tokio::test]
-async fn a_cluster_of_a_service_or_job_can_have_no_strategy_of_its_own_whoever_asks() {
+async fn upgrade_strategy_is_rejected_on_clusters_of_services_and_jobs() {
     let env = TestEnv::start().await;
     make(&env).await;
     let sluice = env.manager_client().await;
     let serving = api(&env.client, "RayService").get("serving").await.expect("the service");
-    let refusal = |of: &str| format!("spec.upgradeStrategy.type cannot be set on a RayCluster of a {of}");
+    let refusal = |owner: &str| format!("spec.upgradeStrategy.type cannot be set on a RayCluster of a {owner}");
     let strategy = |kind: Value| json!({"spec": {"upgradeStrategy": {"type": kind}}});
     let created = async |client: &Client, object: Value| {
         let object: DynamicObject = serde_json::from_value(object).expect("an object");
@@ -351,17 +352,17 @@ async fn a_cluster_of_a_service_or_job_can_have_no_strategy_of_its_own_whoever_a
     .await;
 
     let mut problems = Vec::new();
-    for (who, client) in [("an administrator", &env.client), ("Sluice", &sluice)] {
-        let said_to = created(client, recreated.clone()).await;
-        problems.extend(verdict(who, "a child is made", &said_to, &refusal("RayService")));
-        let said_to = created(client, of_job.clone()).await;
-        problems.extend(verdict(who, "a cluster of a job is made", &said_to, &refusal("RayJob")));
+    for (user, client) in [("an administrator", &env.client), ("Sluice", &sluice)] {
+        let outcome = created(client, recreated.clone()).await;
+        problems.extend(verdict(user, "a child is created", &outcome, &refusal("RayService")));
+        let outcome = created(client, of_job.clone()).await;
+        problems.extend(verdict(user, "a cluster of a job is created", &outcome, &refusal("RayJob")));
         let update = Change { patch: strategy("Recreate".into()), ..passes("a child is changed", CHILD, Value::Null) };
-        problems.extend(verdict(who, update.what, &said(client, &update).await, &refusal("RayService")));
+        problems.extend(verdict(user, update.what, &said(client, &update).await, &refusal("RayService")));
         let own = both(cluster("fourth", queue("a"), true), strategy("Recreate".into()));
-        problems.extend(verdict(who, "a cluster of its own is made", &created(client, own).await, ""));
+        problems.extend(verdict(user, "a standalone cluster is created", &created(client, own).await, ""));
         let none = child("fifth", &serving, "a");
-        problems.extend(verdict(who, "a child without is made", &created(client, none).await, ""));
+        problems.extend(verdict(user, "a child without a strategy is created", &created(client, none).await, ""));
     }
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! A user opens a gate by hand.
+//! Gates opened by hand, with and without the policies and a running manager.
 
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
@@ -21,7 +21,7 @@ fn opened() -> Patch<serde_json::Value> {
 }
 
 #[tokio::test]
-async fn the_api_server_refuses_a_user_who_opens_a_gate_also_while_sluice_is_down() {
+async fn api_server_rejects_opening_a_gate_by_hand_even_while_sluice_is_down() {
     let env = TestEnv::start().await;
     let manager = env.manager().await;
     env.apply_samples().await;
@@ -29,11 +29,11 @@ async fn the_api_server_refuses_a_user_who_opens_a_gate_also_while_sluice_is_dow
     env.set_ray_version("2.53.0").await;
     let (pending, _) = env.waits_for_quota().await;
 
-    // Also while Sluice is down.
+    // The policies do not depend on a running manager.
     manager.kill().await;
 
-    // A policy takes the API server a moment to compile; from then on it holds.
-    let refusal = eventually("the policy holds", async || {
+    // The API server takes a moment to compile the policy.
+    let refusal = eventually("the policy is enforced", async || {
         env.ray_clusters()
             .patch(&pending, &PatchParams { dry_run: true, ..PatchParams::default() }, &opened())
             .await
@@ -44,7 +44,7 @@ async fn the_api_server_refuses_a_user_who_opens_a_gate_also_while_sluice_is_dow
 }
 
 #[tokio::test]
-async fn a_gate_opened_by_hand_is_closed_again_before_a_pod_exists() {
+async fn gate_opened_by_hand_is_closed_before_a_pod_exists() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
@@ -53,7 +53,7 @@ async fn a_gate_opened_by_hand_is_closed_again_before_a_pod_exists() {
     env.set_ray_version("2.53.0").await;
     let (pending, _) = env.waits_for_quota().await;
 
-    // Given a cluster without our policy, or a user whom it lets through,
+    // Given a Kubernetes cluster without our policy, or a user exempt from it,
     env.delete_gate_policy().await;
     let clusters: Api<RayCluster> = env.ray_clusters();
     eventually("the gate is opened by hand", async || {
@@ -61,7 +61,7 @@ async fn a_gate_opened_by_hand_is_closed_again_before_a_pod_exists() {
     })
     .await;
 
-    // then the gate is closed again, and no pod was ever made.
+    // then the gate is closed again, and no pod was ever created.
     eventually("the gate is closed", async || {
         let cluster = clusters.get(&pending).await.expect("the cluster");
         (cluster.spec.suspend == Some(true)).then_some(())
@@ -69,10 +69,10 @@ async fn a_gate_opened_by_hand_is_closed_again_before_a_pod_exists() {
     .await;
     let history = recorder.history().await;
     assert!(was_open(&history, &pending), "the gate was open for a moment");
-    assert!(pods_ever(&history, &pending).is_empty(), "no pod was made");
+    assert!(pods_ever(&history, &pending).is_empty(), "no pod was created");
 }
 
-/// Whether the gate of a cluster was open at any moment.
+/// Reports whether the gate of a cluster was open at any point of a history.
 fn was_open(history: &[Change], name: &str) -> bool {
     history.iter().any(|change| {
         matches!(&change.object, Object::RayCluster(cluster)
@@ -81,7 +81,7 @@ fn was_open(history: &[Change], name: &str) -> bool {
 }
 
 #[tokio::test]
-async fn the_gate_of_a_cluster_that_is_opened_while_sluice_is_down_is_closed_before_a_pod_exists() {
+async fn gate_opened_while_sluice_is_down_is_closed_before_a_pod_exists() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let manager = env.manager().await;
@@ -89,7 +89,7 @@ async fn the_gate_of_a_cluster_that_is_opened_while_sluice_is_down_is_closed_bef
     env.set_quota("999m", "2Gi").await;
     env.apply(&manifest()).await.expect("the cluster");
     let clusters: Api<RayCluster> = env.ray_clusters();
-    eventually("the cluster waits", async || {
+    eventually("the cluster is pending", async || {
         let cluster = clusters.get(CLUSTER).await.expect("the cluster");
         let conditions = cluster.status.unwrap_or_default().conditions;
         waits_for_quota(&condition::get(&conditions, "sluice.dev/Admitted")?.reason).then_some(())
@@ -104,7 +104,7 @@ async fn the_gate_of_a_cluster_that_is_opened_while_sluice_is_down_is_closed_bef
     })
     .await;
 
-    // when it is back, the gate is closed, and no pod was ever made.
+    // when Sluice is back, the gate is closed, and no pod was ever created.
     let _manager = env.manager().await;
     eventually("the gate is closed", async || {
         (clusters.get(CLUSTER).await.expect("the cluster").spec.suspend == Some(true)).then_some(())
@@ -112,18 +112,19 @@ async fn the_gate_of_a_cluster_that_is_opened_while_sluice_is_down_is_closed_bef
     .await;
     let history = recorder.history().await;
     assert!(was_open(&history, CLUSTER), "the gate was open for a while");
-    assert!(pods_ever(&history, CLUSTER).is_empty(), "no pod was made");
+    assert!(pods_ever(&history, CLUSTER).is_empty(), "no pod was created");
 }
 
 #[tokio::test]
-async fn a_template_that_is_opened_while_sluice_is_down_is_closed_and_no_pod_comes_of_it() {
+async fn template_unsuspended_while_sluice_is_down_is_suspended_without_creating_a_pod() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let manager = env.manager().await;
     env.apply_samples().await;
     env.serves_from("2.52.0").await;
 
-    // Given that the policies are away, and Sluice too, when the template is opened, and the service upgraded,
+    // Given that the policies are removed and Sluice is down, when the template is unsuspended and the service
+    // upgraded,
     manager.kill().await;
     env.delete_policy("sluice-template-gate").await;
     let open = Patch::Merge(json!({"spec": {"rayClusterConfig": {"suspend": false, "rayVersion": "2.53.0"}}}));
@@ -132,20 +133,21 @@ async fn a_template_that_is_opened_while_sluice_is_down_is_closed_and_no_pod_com
     })
     .await;
 
-    // then the template is closed again once Sluice is back, and what comes of the upgrade waits for quota without a pod.
+    // then the template is suspended again once Sluice is back, and the pending cluster waits for quota without a
+    // pod.
     let _manager = env.manager().await;
     let (pending, _) = env.waits_for_quota().await;
     assert_eq!(env.service().await.spec.ray_cluster_config.suspend, Some(true));
     let history = recorder.history().await;
-    assert!(!was_open(&history, &pending), "the cluster was made suspended");
+    assert!(!was_open(&history, &pending), "the cluster was created suspended");
     let events: Api<Event> = Api::namespaced(env.client.clone(), NAMESPACE);
-    eventually("a warning tells of it", async || {
+    eventually("there is a warning Event", async || {
         let events = events.list(&ListParams::default()).await.expect("the Events").items;
-        let told = |event: &Event| {
+        let is_warning = |event: &Event| {
             event.reason.as_deref() == Some("TemplateGateClosed") && event.type_.as_deref() == Some("Warning")
         };
-        events.iter().any(told).then_some(())
+        events.iter().any(is_warning).then_some(())
     })
     .await;
-    assert!(pods_ever(&history, &pending).is_empty(), "no pod was made");
+    assert!(pods_ever(&history, &pending).is_empty(), "no pod was created");
 }

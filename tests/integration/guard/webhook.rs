@@ -1,4 +1,4 @@
-//! New queued objects come out of the API server with their gates closed; and without the webhook nothing goes wrong.
+//! The webhook creates queued objects suspended. Without it, the manager suspends them afterwards.
 
 use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::{Client, ResourceExt};
@@ -12,13 +12,13 @@ use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
 use sluice_testkit::quotas::local_queue;
 use sluice_testkit::{Manager, TestEnv, eventually};
 
-/// Starts a manager that serves the webhook at a port.
+/// Starts a manager with the webhook at a port.
 pub(crate) async fn manager_at(env: &TestEnv, port: u16, flags: &[&str]) -> Manager {
     let address = format!("--webhook-bind-address=127.0.0.1:{port}");
     env.manager_with(&[&[address.as_str()], flags].concat()).await
 }
 
-/// Tells the API server of a webhook at a port of this machine: managers run outside of its cluster.
+/// Configures the API server to call a webhook at a local port: managers run outside of the cluster.
 pub(crate) async fn configure(env: &TestEnv, port: u16) {
     let mut configuration: Value =
         serde_saphyr::from_str(include_str!("../../../config/webhook/configuration.yaml")).expect("YAML");
@@ -26,7 +26,8 @@ pub(crate) async fn configure(env: &TestEnv, port: u16) {
     env.apply(&configuration.to_string()).await.expect("the configuration");
 }
 
-/// Starts a manager whose webhook the API server calls; returns the port of that as well.
+/// Starts a manager and waits until the API server calls its webhook. Returns the manager and the webhook's
+/// port.
 pub(crate) async fn manager_that_is_called(env: &TestEnv, flags: &[&str]) -> (Manager, u16) {
     let port = free_port();
     configure(env, port).await;
@@ -35,7 +36,7 @@ pub(crate) async fn manager_that_is_called(env: &TestEnv, flags: &[&str]) -> (Ma
     (manager, port)
 }
 
-/// What an object would be like if it were created.
+/// Creates an object as a dry run. Returns it as admitted.
 pub(super) async fn created(client: &Client, object: &Value) -> Result<DynamicObject, kube::Error> {
     let object: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
     let kind = object.types.clone().expect("its type").kind;
@@ -43,14 +44,14 @@ pub(super) async fn created(client: &Client, object: &Value) -> Result<DynamicOb
     api(client, &kind).create(&params, &object).await
 }
 
-/// Whether a RayCluster would come out suspended.
+/// Reports whether a new queued RayCluster is created suspended.
 pub(crate) async fn is_gated(client: &Client) -> bool {
     let made = created(client, &cluster("new", queue("a"), false)).await.expect("an answer");
     made.data["spec"]["suspend"] == true
 }
 
 #[tokio::test]
-async fn new_queued_objects_are_created_with_their_gates_closed() {
+async fn new_queued_objects_are_created_suspended() {
     let env = TestEnv::start().await;
     let port = free_port();
     configure(&env, port).await;
@@ -81,8 +82,8 @@ async fn new_queued_objects_are_created_with_their_gates_closed() {
 }
 
 #[tokio::test]
-async fn a_new_object_that_names_no_queue_is_created_in_the_default_one() {
-    // Given a namespace that has a LocalQueue for jobs that name none,
+async fn new_object_without_queue_name_gets_the_default_queue() {
+    // Given a namespace with a default LocalQueue,
     let env = TestEnv::start().await;
     let port = free_port();
     configure(&env, port).await;
@@ -91,7 +92,7 @@ async fn a_new_object_that_names_no_queue_is_created_in_the_default_one() {
     default_queue["metadata"]["name"] = "default".into();
     env.put(default_queue).await;
 
-    // when a cluster is created, then it is in that queue from the beginning, and suspended;
+    // when a cluster is created, then it gets that queue name and is suspended;
     let free = cluster("free", json!({"team": "a"}), false);
     eventually("a cluster is put into the queue", async || {
         let made = created(&env.client, &free).await.expect("an answer");
@@ -100,7 +101,7 @@ async fn a_new_object_that_names_no_queue_is_created_in_the_default_one() {
     })
     .await;
 
-    // one that belongs to a service is left to that, and one that names another queue stays there.
+    // a cluster of a service is left unchanged, and one with another queue name keeps it.
     let owner = create(&env.client, service("made", queue("a"))).await.expect("a service");
     let mut unnamed_child = child("child", &owner, "");
     unnamed_child["metadata"]["labels"].as_object_mut().expect("labels").remove("kueue.x-k8s.io/queue-name");
@@ -111,7 +112,7 @@ async fn a_new_object_that_names_no_queue_is_created_in_the_default_one() {
 }
 
 #[tokio::test]
-async fn with_the_webhook_dead_creation_works_and_no_pod_exists_without_quota() {
+async fn without_the_webhook_objects_are_created_and_no_pod_exists_without_quota() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let port = free_port();
@@ -121,16 +122,16 @@ async fn with_the_webhook_dead_creation_works_and_no_pod_exists_without_quota() 
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("999m", "2Gi").await;
 
-    // Given that nobody answers, when a service is created, then it is created as it is.
+    // Given that the webhook is down, when a service is created, then it is created unchanged.
     manager.kill().await;
     env.apply(SERVICE_SAMPLE).await.expect("the service is created");
     assert_eq!(env.service().await.spec.ray_cluster_config.suspend, None);
     let basket = crate::rayclusters::manifest();
     env.apply(&basket).await.expect("the cluster is created");
 
-    // When Sluice is back, without the webhook, then both get their gates, and wait for quota without a pod.
+    // When Sluice is back, without the webhook, then both are suspended and wait for quota without a pod.
     let _manager = env.manager().await;
-    eventually("the template is closed", async || {
+    eventually("the template is suspended", async || {
         (env.service().await.spec.ray_cluster_config.suspend == Some(true)).then_some(())
     })
     .await;
@@ -140,7 +141,7 @@ async fn with_the_webhook_dead_creation_works_and_no_pod_exists_without_quota() 
         all.then_some(clusters)
     })
     .await;
-    eventually("both wait for quota", async || {
+    eventually("both are queued", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         (slices.len() == 2).then_some(())
     })

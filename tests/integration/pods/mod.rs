@@ -218,7 +218,7 @@ fn theirs(case: &str, plain: &Facts) -> Facts {
 }
 
 #[tokio::test]
-async fn a_cluster_is_made_of_what_kuberay_makes_it_of() {
+async fn clusters_get_the_same_objects_as_from_kuberay() {
     let stage = Stage::set(TestEnv::start().await).await;
     let _manager = stage.env.manager().await;
     let plain = theirs(&stage.corpus[0].name, &Facts::new());
@@ -248,7 +248,7 @@ async fn a_cluster_is_made_of_what_kuberay_makes_it_of() {
 
 #[tokio::test]
 #[ignore = "writes into the repository: make golden"]
-async fn what_kuberay_makes_is_written_down() {
+async fn record_kuberay_golden_files() {
     let source = PathBuf::from(std::env::var_os("KUBERAY_SOURCE").expect("KUBERAY_SOURCE: a checkout of KubeRay"));
     let env = control_plane_with(&source.join("ray-operator/config/crd/bases")).await;
     let _kuberay = RealKubeRay::start_program(&env, &source.join("ray-operator/bin/kuberay"));

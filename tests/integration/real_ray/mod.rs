@@ -16,7 +16,7 @@ use stage::{SOME, START, Stage, service};
 
 #[tokio::test]
 #[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
-async fn a_service_is_upgraded_configured_and_survives_what_is_killed() {
+async fn service_survives_upgrade_config_change_and_killed_processes() {
     let mut stage = Stage::start().await;
     new_cluster::an_upgrade_waits_for_quota_and_no_request_is_lost(&stage).await;
     in_place::a_change_of_the_serve_configuration_loses_no_request(&stage).await;
@@ -27,7 +27,7 @@ async fn a_service_is_upgraded_configured_and_survives_what_is_killed() {
 
 #[tokio::test]
 #[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
-async fn a_service_is_upgraded_in_steps_and_goes_back() {
+async fn service_is_upgraded_incrementally_and_rolled_back() {
     let stage = Stage::start().await;
     in_steps::requests_follow_the_weights_and_throughput_stays(&stage).await;
     in_steps::an_upgrade_that_is_put_back_half_way_loses_no_request(&stage).await;
@@ -37,7 +37,7 @@ async fn a_service_is_upgraded_in_steps_and_goes_back() {
 
 #[tokio::test]
 #[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
-async fn a_worker_that_ray_asks_for_waits_for_quota() {
+async fn worker_requested_by_ray_autoscaler_waits_for_quota() {
     let stage = Stage::start().await;
     autoscaling::a_worker_that_ray_asks_for_waits_for_quota_and_serves(&stage).await;
     stage.end().await;
@@ -45,7 +45,7 @@ async fn a_worker_that_ray_asks_for_waits_for_quota() {
 
 #[tokio::test]
 #[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
-async fn a_cluster_is_made_anew() {
+async fn cluster_is_recreated() {
     let stage = Stage::start().await;
     recreate::all_old_pods_are_gone_before_the_first_new_one(&stage).await;
     stage.end().await;

@@ -56,7 +56,7 @@ async fn policies_are_in_force(env: &TestEnv) {
 }
 
 #[tokio::test]
-async fn what_kueue_refuses_is_refused_with_the_field_and_the_rule() {
+async fn objects_invalid_in_kueue_are_rejected_with_field_and_rule() {
     let env = TestEnv::start().await;
     policies_are_in_force(&env).await;
     let mut problems = Vec::new();

@@ -103,8 +103,8 @@ impl Api {
             mark(&mut new, now, 0);
         }
         if !must_stay && grace.is_none_or(|period| period == 0) {
-            // The end of a pod's grace period gets a separate version, as in a real API server. Other last
-            // changes of an object are never visible.
+            // The end of a pod's grace period gets a separate version, as in a real API server.
+            // Other last changes of an object are never visible.
             if grace.is_some() {
                 self.store.put(now, kind, key.clone(), new);
             }
@@ -124,8 +124,8 @@ fn is_namespace(kind: &Kind) -> bool {
     kind.kind == "Namespace"
 }
 
-/// Returns true if an update removes the last finalizer of a terminating object whose grace period is
-/// over.
+/// Returns true if an update removes the last finalizer of a terminating object whose grace period
+/// is over.
 pub(super) fn is_done(old: &Value, new: &Value) -> bool {
     fields::is_deleting(old)
         && old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64) == Some(0)

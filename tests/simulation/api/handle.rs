@@ -38,7 +38,8 @@ impl Api {
         let part = match target.subresource.as_deref() {
             None => Part::Main,
             Some("status") if target.kind.has_status => Part::Status,
-            // For custom resources an unknown subresource is reported as a missing object (apiextensions).
+            // For custom resources an unknown subresource is reported as a missing object
+            // (apiextensions).
             Some(_) if target.kind.is_custom() => {
                 return Err(Refusal::not_found(target.kind, target.name.as_deref().unwrap_or_default()));
             }
@@ -50,7 +51,7 @@ impl Api {
         let verb = route::verb(request.method(), target, &query).ok_or_else(Refusal::method_not_allowed)?;
         let Target { kind, namespace, .. } = target;
         let name = target.name.as_deref().unwrap_or_default();
-        let hand = hand(request, &query, part);
+        let context = hand(request, &query, part);
         match (verb, part) {
             ("watch", _) => Ok(Answer::Watch(self.watch(target, &query)?)),
             ("list", _) => {
@@ -67,7 +68,7 @@ impl Api {
             ("create", _) => {
                 let mut sent = object(request.body())?;
                 builtin::reread(kind, &mut sent).map_err(|why| Refusal::unreadable(kind, &why))?;
-                let stored = self.store_new(now, kind, namespace, sent, &hand)?;
+                let stored = self.store_new(now, kind, namespace, sent, &context)?;
                 Ok(object_answer(StatusCode::CREATED, &stored))
             }
             ("update", _) => {
@@ -77,13 +78,13 @@ impl Api {
                     identity::check_replaced(kind, name, old, &sent)?;
                     Ok(sent)
                 };
-                let stored = self.store_changed(now, kind, (namespace, name), &hand, replace)?;
+                let stored = self.store_changed(now, kind, (namespace, name), &context, replace)?;
                 Ok(object_answer(StatusCode::OK, &stored))
             }
             ("patch", _) => {
                 let content_type = header(request, CONTENT_TYPE);
                 if patch::is_apply(content_type) {
-                    return self.apply(now, target, hand, query.flag("force"), request.body());
+                    return self.apply(now, target, context, query.flag("force"), request.body());
                 }
                 let patch = patch::Patch::parse(content_type, request.body())?;
                 let apply_patch = |old: &Value| {
@@ -91,7 +92,7 @@ impl Api {
                     builtin::reread(kind, &mut new).map_err(|why| Refusal::unpatchable(&why))?;
                     Ok(new)
                 };
-                let stored = self.store_changed(now, kind, (namespace, name), &hand, apply_patch)?;
+                let stored = self.store_changed(now, kind, (namespace, name), &context, apply_patch)?;
                 Ok(object_answer(StatusCode::OK, &stored))
             }
             ("delete", Part::Main) => {
@@ -104,27 +105,28 @@ impl Api {
         }
     }
 
-    /// Applies a configuration to an object (server-side apply); creates the object if it does not exist.
+    /// Applies a configuration to an object (server-side apply); creates the object if it does not
+    /// exist.
     fn apply(
         &mut self,
         now: Timestamp,
         target: &Target,
-        mut hand: Hand,
+        mut context: Hand,
         force: bool,
         body: &[u8],
     ) -> Result<Answer, Refusal> {
         let Target { kind, namespace, .. } = target;
         let name = target.name.as_deref().unwrap_or_default();
-        if hand.manager.name.is_empty() {
-            let flaw = Flaw::required("fieldManager", "is required for apply patch");
-            return Err(Refusal::invalid_as("PatchOptions", "meta.k8s.io", "", &[flaw]));
+        if context.manager.name.is_empty() {
+            let error = Flaw::required("fieldManager", "is required for apply patch");
+            return Err(Refusal::invalid_as("PatchOptions", "meta.k8s.io", "", &[error]));
         }
         let mut wanted = patch::wanted(kind, body)?;
         patch::check_types(kind, namespace, name, &wanted)?;
-        write::keep_to_part(kind, hand.part, &mut wanted);
+        write::keep_to_part(kind, context.part, &mut wanted);
         let key = store::key(namespace, name);
         let Some(live) = self.store.get(kind, &key).map(|stored| stored.object.clone()) else {
-            if hand.part == Part::Status {
+            if context.part == Part::Status {
                 return Err(Refusal::not_found(kind, name));
             }
             if super::fields::name(&wanted).is_empty() {
@@ -134,16 +136,16 @@ impl Api {
             }
             let owned = Fields::of(Shape::of(kind), &wanted);
             builtin::reread(kind, &mut wanted).map_err(Refusal::broken)?;
-            let stored = self.store_new(now, kind, namespace, wanted, &hand)?;
-            self.ledger.set(kind, &key, [(hand.manager, owned)].into());
+            let stored = self.store_new(now, kind, namespace, wanted, &context)?;
+            self.ledger.set(kind, &key, [(context.manager, owned)].into());
             return Ok(object_answer(StatusCode::CREATED, &stored));
         };
         let before = self.ledger.owners(kind, &key);
-        let mut applied = apply::apply(Shape::of(kind), &live, &wanted, before.clone(), &hand.manager, force)?;
+        let mut applied = apply::apply(Shape::of(kind), &live, &wanted, before.clone(), &context.manager, force)?;
         builtin::reread(kind, &mut applied.object).map_err(Refusal::broken)?;
         // A pure change of field owners makes a new version, too.
-        hand.touches = applied.owners != before;
-        let stored = self.store_changed(now, kind, (namespace, name), &hand, |_| Ok(applied.object))?;
+        context.touches = applied.owners != before;
+        let stored = self.store_changed(now, kind, (namespace, name), &context, |_| Ok(applied.object))?;
         if self.store.get(kind, &key).is_some() {
             self.ledger.set(kind, &key, applied.owners);
         }
@@ -181,7 +183,8 @@ impl Api {
     }
 }
 
-/// Returns the write context of a request. The field manager defaults to the program in the user agent.
+/// Returns the write context of a request. The field manager defaults to the program in the user
+/// agent.
 fn hand(request: &Request<Bytes>, query: &Query, part: Part) -> Hand {
     let named = query.get("fieldManager");
     let applies = patch::is_apply(header(request, CONTENT_TYPE));
@@ -215,9 +218,9 @@ fn object(body: &[u8]) -> Result<Value, Refusal> {
     if object.is_object() { Ok(object) } else { Err(Refusal::bad_request("the body is not an object")) }
 }
 
-fn refused(refusal: Refusal) -> Answer {
-    let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    json_answer(code, refusal.status().to_string())
+fn refused(error: Refusal) -> Answer {
+    let code = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json_answer(code, error.status().to_string())
 }
 
 fn object_answer(code: StatusCode, stored: &Stored) -> Answer {

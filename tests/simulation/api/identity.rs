@@ -14,8 +14,8 @@ const LONGEST_NAME: usize = 63;
 /// Length of the random suffix of a generated name.
 const SUFFIX: usize = 5;
 
-/// Returns the `n`th uid, the same in every run. Uids ascend with `n`, or are in the random order that
-/// `order` gives.
+/// Returns the `n`th uid, the same in every run. Uids ascend with `n`, or are in the random order
+/// that `order` gives.
 pub fn uid(n: u64, order: Option<&Chance>) -> String {
     let rank = order.map_or(0, |order| order.nth(n).rng().u32(..));
     format!("{rank:08x}-0000-4000-8000-{n:012x}")
@@ -32,9 +32,9 @@ pub fn settle_name(kind: &Kind, object: &mut Value, n: u64) -> Result<String, Re
     }
     let base = fields::text(object, "generateName");
     if base.is_empty() {
-        let mut flaws = vec![Flaw::required("metadata.name", "name or generateName is required")];
-        flaws.extend(kind.has_rules.then(Flaw::unchecked_rules));
-        return Err(Refusal::invalid(kind, "", &flaws));
+        let mut errors = vec![Flaw::required("metadata.name", "name or generateName is required")];
+        errors.extend(kind.has_rules.then(Flaw::unchecked_rules));
+        return Err(Refusal::invalid(kind, "", &errors));
     }
     let base: String = base.chars().take(LONGEST_NAME - SUFFIX).collect();
     let name = format!("{base}{}", suffix(n));
@@ -68,9 +68,9 @@ pub fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), R
             let message = format!("the object provided is unrecognized (must be of type {}): {given}", kind.kind);
             return Err(Refusal::bad_request(message));
         }
-        let flaw = Flaw::invalid(field, &json!(given), &format!("must be {expected}"));
+        let error = Flaw::invalid(field, &json!(given), &format!("must be {expected}"));
         let given_kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
-        return Err(Refusal::invalid_as(given_kind, &kind.group, fields::name(object), &[flaw]));
+        return Err(Refusal::invalid_as(given_kind, &kind.group, fields::name(object), &[error]));
     }
     let given_namespace = fields::namespace(object);
     if !given_namespace.is_empty() && given_namespace != namespace {
@@ -116,8 +116,8 @@ pub fn check(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Re
     }
     match fields::text(new, "resourceVersion") {
         "" | "0" if needs_version(kind) => {
-            let flaw = Flaw::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-            Err(Refusal::invalid_as(&kind.plural, &kind.group, name, &[flaw]))
+            let error = Flaw::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+            Err(Refusal::invalid_as(&kind.plural, &kind.group, name, &[error]))
         }
         "" | "0" => Ok(()),
         version if version != fields::text(old, "resourceVersion") => Err(Refusal::stale(kind, name)),

@@ -62,8 +62,8 @@ pub fn qualified(name: &str, group: &str) -> String {
 /// API group of the Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
-/// Built-in kinds and those of the Gateway API: group, version, kind, plural, namespaced, has a status
-/// subresource, counts generations.
+/// Built-in kinds and those of the Gateway API: group, version, kind, plural, namespaced, has a
+/// status subresource, counts generations.
 const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 23] = [
     ("", "v1", "ConfigMap", "configmaps", true, false, false),
     ("", "v1", "Endpoints", "endpoints", true, false, false),

@@ -143,8 +143,8 @@ fn assembled(kind: &Kind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
     text
 }
 
-/// Encodes an object as a list item. Items of built-in kinds have no `apiVersion` and `kind`. Returns a
-/// prefix and the rest, to avoid a copy.
+/// Encodes an object as a list item. Items of built-in kinds have no `apiVersion` and `kind`.
+/// Returns a prefix and the rest, to avoid a copy.
 fn as_item<'a>(kind: &Kind, head: &str, body: &'a [u8]) -> (&'static [u8], Cow<'a, [u8]>) {
     if kind.is_custom() {
         return (b"", Cow::Borrowed(body));

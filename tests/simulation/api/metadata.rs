@@ -58,39 +58,39 @@ fn tidy(metadata: &mut Map<String, Value>) {
 
 /// Validates the metadata of an object; `before` is the stored object, `None` on create.
 pub fn flaws(kind: &Kind, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
-    let mut flaws: Vec<Flaw> = before.map_or_else(Vec::new, |before| change_flaws(before, object));
+    let mut errors: Vec<Flaw> = before.map_or_else(Vec::new, |before| change_flaws(before, object));
     if let Err(why) = check_name(kind, fields::name(object)) {
-        flaws.push(Flaw::invalid("metadata.name", &json!(fields::name(object)), why));
+        errors.push(Flaw::invalid("metadata.name", &json!(fields::name(object)), why));
     }
-    let Some(metadata) = fields::metadata(object) else { return flaws };
+    let Some(metadata) = fields::metadata(object) else { return errors };
     let entries = |field: &str| metadata.get(field).and_then(Value::as_object).into_iter().flatten();
     for (key, value) in entries("labels") {
         if let Err(why) = check_qualified(key) {
-            flaws.push(Flaw::invalid("metadata.labels", &json!(key), why));
+            errors.push(Flaw::invalid("metadata.labels", &json!(key), why));
         }
         if let Err(why) = check_label_value(value.as_str()) {
-            flaws.push(Flaw::invalid("metadata.labels", value, why));
+            errors.push(Flaw::invalid("metadata.labels", value, why));
         }
     }
     let mut size = 0;
     for (key, value) in entries("annotations") {
         size += key.len() + value.as_str().map_or(0, str::len);
         if let Err(why) = check_qualified(&key.to_lowercase()) {
-            flaws.push(Flaw::invalid("metadata.annotations", &json!(key), why));
+            errors.push(Flaw::invalid("metadata.annotations", &json!(key), why));
         }
     }
     if size > LONGEST_ANNOTATIONS {
         let text = format!("Too long: may not be more than {LONGEST_ANNOTATIONS} bytes");
-        flaws.push(Flaw { field: "metadata.annotations".into(), cause: "FieldValueTooLong", text });
+        errors.push(Flaw { field: "metadata.annotations".into(), cause: "FieldValueTooLong", text });
     }
-    flaws.extend(owner_flaws(metadata));
-    flaws.extend(finalizer_flaws(kind, object));
-    flaws
+    errors.extend(owner_flaws(metadata));
+    errors.extend(finalizer_flaws(kind, object));
+    errors
 }
 
 /// Validates changes of immutable metadata fields.
 fn change_flaws(before: &Value, object: &Value) -> Vec<Flaw> {
-    let mut flaws = Vec::new();
+    let mut errors = Vec::new();
     if fields::is_deleting(before) {
         let held = fields::finalizers(before);
         let added: Vec<String> = fields::finalizers(object)
@@ -100,7 +100,7 @@ fn change_flaws(before: &Value, object: &Value) -> Vec<Flaw> {
             .collect();
         if !added.is_empty() {
             let why = "no new finalizers can be added if the object is being deleted, found new finalizers []string";
-            flaws.push(Flaw::forbidden("metadata.finalizers", &format!("{why}{{{}}}", added.join(", "))));
+            errors.push(Flaw::forbidden("metadata.finalizers", &format!("{why}{{{}}}", added.join(", "))));
         }
     }
     for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
@@ -108,10 +108,10 @@ fn change_flaws(before: &Value, object: &Value) -> Vec<Flaw> {
         if let Some(value) = value_in(object)
             && Some(&value) != value_in(before).as_ref()
         {
-            flaws.push(Flaw::invalid(format!("metadata.{field}"), &value, "field is immutable"));
+            errors.push(Flaw::invalid(format!("metadata.{field}"), &value, "field is immutable"));
         }
     }
-    flaws
+    errors
 }
 
 fn finalizer_flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
@@ -130,12 +130,12 @@ fn finalizer_flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
 fn owner_flaws(metadata: &Map<String, Value>) -> Vec<Flaw> {
     let owners = metadata.get("ownerReferences").and_then(Value::as_array);
     let owners: Vec<&Value> = owners.into_iter().flatten().collect();
-    let mut flaws = Vec::new();
+    let mut errors = Vec::new();
     for owner in &owners {
         let lacks = |field: &&str| owner.get(*field).and_then(Value::as_str).unwrap_or_default().is_empty();
         for field in ["apiVersion", "kind", "name", "uid"].into_iter().filter(lacks) {
             let why = if field == "apiVersion" { "version must not be empty" } else { "must not be empty" };
-            flaws.push(Flaw::invalid(format!("metadata.ownerReferences.{field}"), &json!(""), why));
+            errors.push(Flaw::invalid(format!("metadata.ownerReferences.{field}"), &json!(""), why));
         }
     }
     let controllers: Vec<String> = owners
@@ -147,9 +147,9 @@ fn owner_flaws(metadata: &Map<String, Value>) -> Vec<Flaw> {
         let why = format!(
             "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
         );
-        flaws.push(Flaw::invalid("metadata.ownerReferences", &json!(owners), &why));
+        errors.push(Flaw::invalid("metadata.ownerReferences", &json!(owners), &why));
     }
-    flaws
+    errors
 }
 
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
@@ -246,8 +246,8 @@ mod tests {
         "metadata.ownerReferences.uid"
     )]
     fn invalid_metadata_field_is_reported(#[case] kind: &str, #[case] metadata: Value, #[case] field: &str) {
-        let flaws = flaws(kinds::named(kind), &json!({"metadata": metadata}), None);
-        assert_eq!(flaws.iter().map(|flaw| flaw.field.as_str()).collect::<Vec<_>>(), [field]);
+        let errors = flaws(kinds::named(kind), &json!({"metadata": metadata}), None);
+        assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), [field]);
     }
 
     #[test]

@@ -6,11 +6,11 @@
 //! The tests in [`recorded`] compare it with recorded responses of a real API server.
 //!
 //! Not implemented: RBAC, admission (policies, webhooks, limits, service accounts), `dryRun`,
-//! strategic merge patches, discovery, `metadata.managedFields` in responses (field owners are still
-//! tracked), and deletion of the contents of terminating namespaces.
+//! strategic merge patches, discovery, `metadata.managedFields` in responses (field owners are
+//! still tracked), and deletion of the contents of terminating namespaces.
 //!
-//! Simulated controllers change objects through the methods of [`Api`]; watches report these changes
-//! like any other.
+//! Simulated controllers change objects through the methods of [`Api`]; watches report these
+//! changes like any other.
 
 mod apply;
 mod builtin;
@@ -115,12 +115,14 @@ impl Api {
         Self { uids: order, ..self }
     }
 
-    /// Returns all changes from position `index` in the log on. Pass the number of changes already seen.
+    /// Returns all changes from position `index` in the log on. Pass the number of changes already
+    /// seen.
     pub fn changes_from(&self, index: usize) -> &[Change] {
         self.store.log().get(index..).unwrap_or_default()
     }
 
-    /// Compacts the history: watches and list continuations from earlier versions then fail with 410.
+    /// Compacts the history: watches and list continuations from earlier versions then fail with
+    /// 410.
     pub fn compact(&mut self) {
         self.store.compact();
     }
@@ -216,8 +218,8 @@ impl Api {
         self.delete_stored(now, kinds::named(kind), (namespace, name), options).map(drop)
     }
 
-    /// Deletes an object with grace period 0, as the kubelet does with a terminated pod. An object with
-    /// finalizers stays.
+    /// Deletes an object with grace period 0, as the kubelet does with a terminated pod. An object
+    /// with finalizers stays.
     pub fn remove(&mut self, now: Timestamp, kind: &str, namespace: &str, name: &str) {
         let immediately = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
         // It may have been deleted already.
@@ -225,7 +227,8 @@ impl Api {
     }
 }
 
-/// Returns the write context of the cluster's built-in controllers, which bypass immutability checks.
+/// Returns the write context of the cluster's built-in controllers, which bypass immutability
+/// checks.
 fn own_hand(part: Part) -> Hand {
     let manager = Manager { name: "cluster".into(), applies: false, status: part == Part::Status };
     Hand { manager, part, trusted: true, strict: false, touches: false }

@@ -78,7 +78,8 @@ pub fn wanted(kind: &Kind, body: &[u8]) -> Result<Value, Refusal> {
         );
         return Err(Refusal::bad_request(message));
     }
-    if fields::metadata(&wanted).is_some_and(|metadata| metadata.get("managedFields").is_some_and(|fields| !fields.is_null()))
+    if fields::metadata(&wanted)
+        .is_some_and(|metadata| metadata.get("managedFields").is_some_and(|fields| !fields.is_null()))
     {
         return Err(Refusal::bad_request("metadata.managedFields must be nil"));
     }
@@ -93,9 +94,10 @@ pub fn check_types(kind: &Kind, namespace: &str, name: &str, wanted: &Value) -> 
     let Some(schema) = &kind.schema else { return Ok(()) };
     let unknown = schema.settle(&mut wanted.clone(), None);
     let unknown = unknown.iter().map(|field| format!(".{field}: field not declared in schema"));
-    let flaws = schema.flaws(wanted, None);
-    let mistyped = flaws.iter().filter(|flaw| ["FieldValueTypeInvalid", "FieldValueDuplicate"].contains(&flaw.cause));
-    let Some(why) = unknown.chain(mistyped.map(|flaw| format!(".{}: {}", flaw.field, flaw.text))).next() else {
+    let errors = schema.flaws(wanted, None);
+    let mistyped =
+        errors.iter().filter(|error| ["FieldValueTypeInvalid", "FieldValueDuplicate"].contains(&error.cause));
+    let Some(why) = unknown.chain(mistyped.map(|error| format!(".{}: {}", error.field, error.text))).next() else {
         return Ok(());
     };
     let object = format!("{namespace}/{name}; {}, Kind={}", kind.api_version(), kind.kind);

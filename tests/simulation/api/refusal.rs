@@ -114,19 +114,21 @@ impl Refusal {
     }
 
     /// 422: fields of an object are invalid.
-    pub fn invalid(kind: &Kind, name: &str, flaws: &[Flaw]) -> Self {
-        Self::invalid_as(&kind.kind, &kind.group, name, flaws)
+    pub fn invalid(kind: &Kind, name: &str, errors: &[Flaw]) -> Self {
+        Self::invalid_as(&kind.kind, &kind.group, name, errors)
     }
 
     /// 422: fields are invalid, in an object that names this kind and group.
-    pub fn invalid_as(kind: &str, group: &str, name: &str, flaws: &[Flaw]) -> Self {
-        let texts: Vec<String> = flaws.iter().map(|flaw| format!("{}: {}", flaw.field, flaw.text)).collect();
+    pub fn invalid_as(kind: &str, group: &str, name: &str, errors: &[Flaw]) -> Self {
+        let texts: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.field, error.text)).collect();
         let text = match texts.as_slice() {
             [only] => only.clone(),
             all => format!("[{}]", all.join(", ")),
         };
-        let causes: Vec<Value> =
-            flaws.iter().map(|flaw| json!({"reason": flaw.cause, "message": flaw.text, "field": flaw.field})).collect();
+        let causes: Vec<Value> = errors
+            .iter()
+            .map(|error| json!({"reason": error.cause, "message": error.text, "field": error.field}))
+            .collect();
         let mut details = details(name, group, kind);
         details["causes"] = causes.into();
         let message = format!("{} \"{name}\" is invalid: {text}", qualified(kind, group));
@@ -148,8 +150,8 @@ impl Refusal {
 
     /// 422: the patched object cannot be decoded into the type of the kind.
     pub fn unpatchable(why: &str) -> Self {
-        let flaw = Flaw::invalid("patch", &Value::Null, why);
-        Self::invalid_as("", "", "", &[flaw])
+        let error = Flaw::invalid("patch", &Value::Null, why);
+        Self::invalid_as("", "", "", &[error])
     }
 
     /// 422: an operation of a JSON patch fails.

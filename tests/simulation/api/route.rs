@@ -50,14 +50,14 @@ impl PartialEq for Target {
 pub enum ProxyTarget {
     /// A Service.
     Service {
-    /// Name of the Service.
+        /// Name of the Service.
         name: String,
         /// Port by name or number; `None` selects the only port.
         port: Option<String>,
     },
     /// A pod.
     Pod {
-    /// Name of the pod.
+        /// Name of the pod.
         name: String,
         /// Port number; `None` selects the port of the first container.
         port: Option<String>,
@@ -158,8 +158,9 @@ pub fn list_version(query: &Query) -> Result<Option<u64>, Refusal> {
         ("", _) | ("NotOlderThan", Some(_)) => Ok(None),
         ("Exact", Some(version)) if version > 0 => Ok(Some(version)),
         (given, _) => {
-            let flaw = Flaw::forbidden("resourceVersionMatch", &format!("{given} is forbidden without such a version"));
-            Err(Refusal::invalid_as("ListOptions", "meta.k8s.io", "", &[flaw]))
+            let error =
+                Flaw::forbidden("resourceVersionMatch", &format!("{given} is forbidden without such a version"));
+            Err(Refusal::invalid_as("ListOptions", "meta.k8s.io", "", &[error]))
         }
     }
 }

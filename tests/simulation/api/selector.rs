@@ -22,7 +22,8 @@ enum Requirement {
     Missing(String),
 }
 
-/// Requirement of a field selector: JSON pointer, value, and whether the field must equal it or differ.
+/// Requirement of a field selector: JSON pointer, value, and whether the field must equal it or
+/// differ.
 #[derive(Debug, Clone, PartialEq)]
 struct FieldTerm {
     pointer: String,
@@ -44,7 +45,8 @@ impl Selector {
     /// Parses both selectors of a request; an empty string selects everything.
     ///
     /// # Errors
-    /// Returns an error if a selector is malformed or names a field that is not selectable for the kind.
+    /// Returns an error if a selector is malformed or names a field that is not selectable for the
+    /// kind.
     pub fn parse(kind: &Kind, labels: &str, fields: &str) -> Result<Self, Refusal> {
         let labels = terms(labels).into_iter().map(requirement).collect::<Result<_, _>>()?;
         let fields = fields.split(',').filter(|term| !term.is_empty());
@@ -56,8 +58,12 @@ impl Selector {
         let labels = fields::metadata(object).and_then(|metadata| metadata.get("labels"));
         let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
         let by_label = self.labels.iter().all(|requirement| match requirement {
-            Requirement::In(key, values) => label(key).is_some_and(|value| values.iter().any(|allowed| allowed == value)),
-            Requirement::NotIn(key, values) => !label(key).is_some_and(|value| values.iter().any(|allowed| allowed == value)),
+            Requirement::In(key, values) => {
+                label(key).is_some_and(|value| values.iter().any(|allowed| allowed == value))
+            }
+            Requirement::NotIn(key, values) => {
+                !label(key).is_some_and(|value| values.iter().any(|allowed| allowed == value))
+            }
             Requirement::Exists(key) => label(key).is_some(),
             Requirement::Missing(key) => label(key).is_none(),
         });
@@ -160,7 +166,7 @@ mod tests {
 
     #[test]
     fn custom_kind_is_selectable_by_metadata_only() {
-        let refusal = Selector::parse(kinds::named("RayCluster"), "", "status.state=ready").expect_err("refused");
-        assert_eq!((refusal.code, refusal.message.as_str()), (400, "field label not supported: status.state"));
+        let error = Selector::parse(kinds::named("RayCluster"), "", "status.state=ready").expect_err("an error");
+        assert_eq!((error.code, error.message.as_str()), (400, "field label not supported: status.state"));
     }
 }

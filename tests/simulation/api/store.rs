@@ -53,8 +53,8 @@ struct Shelf {
     changes: Vec<usize>,
 }
 
-/// All stored objects. A key is `namespace/name` or, for cluster-scoped kinds, the name, so objects sort
-/// as in etcd.
+/// All stored objects. A key is `namespace/name` or, for cluster-scoped kinds, the name, so objects
+/// sort as in etcd.
 #[derive(Debug)]
 pub struct Store {
     shelves: Vec<Shelf>,
@@ -100,8 +100,8 @@ impl Store {
         self.shelves[kind.index].objects.get(key)
     }
 
-    /// Returns the objects of a kind in a namespace (in all if it is empty), ordered by key, beginning with
-    /// the first key that is at least `from`.
+    /// Returns the objects of a kind in a namespace (in all if it is empty), ordered by key,
+    /// beginning with the first key that is at least `from`.
     pub fn range<'a>(
         &'a self,
         kind: &Kind,

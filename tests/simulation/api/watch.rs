@@ -53,8 +53,9 @@ impl Watch {
         let mut watch = Self { kind, namespace, selector, first: Vec::new(), next, timeout, bookmarks, over: false };
         match start {
             Start::Now { announced } => {
-                let matching =
-                    store.range(kind, &watch.namespace, "").filter(|(_, stored)| watch.selector.matches(&stored.object));
+                let matching = store
+                    .range(kind, &watch.namespace, "")
+                    .filter(|(_, stored)| watch.selector.matches(&stored.object));
                 watch.first = matching.map(|(_, stored)| line("ADDED", &stored.body)).collect();
                 if announced {
                     watch.first.push(bookmark(kind, store.version(), true));
@@ -113,8 +114,8 @@ impl Watch {
         bookmark(self.kind, missing.map_or(store.version(), |change| change.version - 1), false)
     }
 
-    /// Returns the event of a change for this watch. An object that starts to match the selector is ADDED,
-    /// one that no longer matches is DELETED; `None` if it matches neither before nor after.
+    /// Returns the event of a change for this watch. An object that starts to match the selector is
+    /// ADDED, one that no longer matches is DELETED; `None` if it matches neither before nor after.
     fn line_of(&self, change: &Change) -> Option<Bytes> {
         if !self.namespace.is_empty() && fields::namespace(&change.object) != self.namespace {
             return None;
@@ -131,7 +132,8 @@ impl Watch {
     }
 }
 
-/// Returns the last matching state, with the version of the change after which it no longer matches.
+/// Returns the last matching state, with the version of the change after which it no longer
+/// matches.
 fn as_of(object: &Arc<Value>, version: u64) -> Vec<u8> {
     let mut object = Value::clone(object);
     fields::set_metadata(&mut object, "resourceVersion", version.to_string());
@@ -161,6 +163,6 @@ fn bookmark(kind: &Kind, version: u64, ends_initial_events: bool) -> Bytes {
 }
 
 fn too_old(version: u64, compacted: u64) -> Bytes {
-    let refusal = Refusal::expired(format!("too old resource version: {version} ({compacted})"));
-    line("ERROR", refusal.status().to_string().as_bytes())
+    let error = Refusal::expired(format!("too old resource version: {version} ({compacted})"));
+    line("ERROR", error.status().to_string().as_bytes())
 }

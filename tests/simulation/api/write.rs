@@ -16,8 +16,8 @@ pub(super) struct Hand {
     pub manager: Manager,
     /// Endpoint that is written to.
     pub part: Part,
-    /// Set for built-in controllers. They may change fields that clients may not, like the node of a
-    /// pod.
+    /// Set for built-in controllers. They may change fields that clients may not, like the node of
+    /// a pod.
     pub trusted: bool,
     /// Rejects unknown fields instead of pruning them (`fieldValidation=Strict`).
     pub strict: bool,
@@ -42,7 +42,7 @@ impl Api {
         kind: &'static Kind,
         namespace: &str,
         mut object: Value,
-        hand: &Hand,
+        context: &Hand,
     ) -> Result<Stored, Refusal> {
         self.takes_new(kind, namespace)?;
         identity::check_place(kind, namespace, &object)?;
@@ -67,16 +67,17 @@ impl Api {
         if kind.has_status && kind.kind != "Node" {
             fields::map(&mut object).remove("status");
         }
-        settle(kind, &name, &mut object, None, hand)?;
+        settle(kind, &name, &mut object, None, context)?;
         if !kind.is_custom() {
             builtin::begin(&self.store, kind, &mut object)?;
         }
+        // Checked last: validation errors take precedence over a name conflict.
         let key = store::key(namespace, &name);
         if self.store.get(kind, &key).is_some() {
             return Err(Refusal::already_exists(kind, &name));
         }
         let stored = self.store.put(now, kind, key.clone(), object);
-        self.ledger.wrote(kind, &key, hand.manager.clone(), None, stored.object.clone());
+        self.ledger.wrote(kind, &key, context.manager.clone(), None, stored.object.clone());
         Ok(stored)
     }
 
@@ -86,7 +87,7 @@ impl Api {
         now: Timestamp,
         kind: &'static Kind,
         (namespace, name): (&str, &str),
-        hand: &Hand,
+        context: &Hand,
         change: impl FnOnce(&Value) -> Result<Value, Refusal>,
     ) -> Result<Stored, Refusal> {
         let key = store::key(namespace, name);
@@ -94,28 +95,29 @@ impl Api {
         let mut new = change(&old.object)?;
         identity::check(kind, name, &old.object, &new)?;
         identity::check_place(kind, namespace, &new)?;
-        match hand.part {
+        match context.part {
             Part::Main => keep_on_main(kind, &old.object, &mut new),
             Part::Status => keep_but_status(kind, &old.object, &mut new),
         }
-        settle(kind, name, &mut new, Some(&old.object), hand)?;
-        if !kind.is_custom() && !hand.trusted {
+        settle(kind, name, &mut new, Some(&old.object), context)?;
+        if !kind.is_custom() && !context.trusted {
             builtin::check_change(kind, name, &old.object, &new)?;
         }
-        if kind.counts_generations && hand.part == Part::Main && differs_in_spec(kind, &old.object, &new) {
+        if kind.counts_generations && context.part == Part::Main && differs_in_spec(kind, &old.object, &new) {
             let generation = old.object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
             fields::set_metadata(&mut new, "generation", generation + 1);
         }
-        if new == *old.object && !hand.touches {
+        if new == *old.object && !context.touches {
             return Ok(old);
         }
         if deletion::is_done(&old.object, &new) {
-            // Watches see the state before this update as the last one; the response has the update.
+            // Watches see the state before this update as the last one; the response has the
+            // update.
             self.take(now, kind, &key);
             return Ok(Stored::of(new));
         }
         let stored = self.store.put(now, kind, key.clone(), new);
-        self.ledger.wrote(kind, &key, hand.manager.clone(), Some(old.object), stored.object.clone());
+        self.ledger.wrote(kind, &key, context.manager.clone(), Some(old.object), stored.object.clone());
         Ok(stored)
     }
 
@@ -147,19 +149,19 @@ pub(super) fn seconds(time: Timestamp) -> String {
 
 /// Applies defaults, prunes unknown fields and validates. `before` is the stored object, `None` on
 /// create.
-fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, hand: &Hand) -> Result<(), Refusal> {
-    let mut flaws = match before {
+fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, context: &Hand) -> Result<(), Refusal> {
+    let mut errors = match before {
         Some(before) if before.get("metadata") == object.get("metadata") => Vec::new(),
         before => metadata::flaws(kind, object, before),
     };
-    match (&kind.schema, hand.part) {
+    match (&kind.schema, context.part) {
         (None, _) => {
             builtin::default(kind, object);
-            flaws.extend(builtin::flaws(kind, object));
+            errors.extend(builtin::flaws(kind, object));
         }
         (Some(schema), Part::Main) => {
             let unknown = schema.settle(object, before);
-            if let (true, Some(field)) = (hand.strict, unknown.first()) {
+            if let (true, Some(field)) = (context.strict, unknown.first()) {
                 let why = format!("strict decoding error: unknown field \"{field}\"");
                 return Err(if before.is_none() {
                     Refusal::unreadable(kind, &why)
@@ -167,20 +169,21 @@ fn settle(kind: &Kind, name: &str, object: &mut Value, before: Option<&Value>, h
                     Refusal::unpatchable(&why)
                 });
             }
-            flaws.extend(schema.flaws(object, before));
-            if !flaws.iter().any(Flaw::hides_others) {
-                flaws.extend(schema.broken_rules(object, before));
+            errors.extend(schema.flaws(object, before));
+            // CEL rules run only on structurally valid objects.
+            if !errors.iter().any(Flaw::hides_others) {
+                errors.extend(schema.broken_rules(object, before));
             }
         }
-        (Some(schema), Part::Status) => flaws.extend(schema.settle_status(object, before)),
+        (Some(schema), Part::Status) => errors.extend(schema.settle_status(object, before)),
     }
-    if flaws.is_empty() {
+    if errors.is_empty() {
         return Ok(());
     }
-    if kind.has_rules && flaws.iter().any(Flaw::hides_others) {
-        flaws.push(Flaw::unchecked_rules());
+    if kind.has_rules && errors.iter().any(Flaw::hides_others) {
+        errors.push(Flaw::unchecked_rules());
     }
-    Err(Refusal::invalid(kind, name, &flaws))
+    Err(Refusal::invalid(kind, name, &errors))
 }
 
 /// Restores the fields that a write to the main resource cannot change.

@@ -20,8 +20,8 @@ impl<C> Default for Agenda<C> {
 
 impl<C> Agenda<C> {
     /// Schedules a task.
-    pub(super) fn plan(&mut self, due: Timestamp, chore: C) {
-        self.chores.insert((due, self.planned), chore);
+    pub(super) fn plan(&mut self, due: Timestamp, task: C) {
+        self.chores.insert((due, self.planned), task);
         self.planned += 1;
     }
 
@@ -38,7 +38,7 @@ impl<C> Agenda<C> {
 
     /// Cancels all tasks that match.
     pub(super) fn strike_out(&mut self, matches: impl Fn(&C) -> bool) {
-        self.chores.retain(|_, chore| !matches(chore));
+        self.chores.retain(|_, task| !matches(task));
     }
 }
 

@@ -1,5 +1,5 @@
-//! Simulated Ray dashboards: accept Serve configurations and report the status of their applications,
-//! like testenv/internal/dashboard.
+//! Simulated Ray dashboards: accept Serve configurations and report the status of their
+//! applications, like testenv/internal/dashboard.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,8 @@ pub(super) struct Dashboards {
     deployments: u64,
 }
 
-/// One run of a Ray head, from its start to its restart or end. Applications live as long as the run.
+/// One run of a Ray head, from its start to its restart or end. Applications live as long as the
+/// run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Head {
     /// Uid of the head pod.
@@ -80,19 +81,20 @@ pub(super) enum Refused {
 }
 
 impl Dashboards {
-    /// Returns the status of the applications behind a Service. `workers` has the IPs of the ready workers.
+    /// Returns the status of the applications behind a Service. `workers` has the IPs of the ready
+    /// workers.
     ///
     /// # Errors
     /// Returns the error of an injected fault.
     pub(super) fn get(
         &mut self,
         now: Timestamp,
-        fates: &mut Fates,
+        faults: &mut Fates,
         service: &(String, String),
         head: Head,
         workers: &[String],
     ) -> Result<Value, Refused> {
-        self.reach(now, fates, service, head)?;
+        self.reach(now, faults, service, head)?;
         if let Some(board) = self.boards.get_mut(service) {
             board.place(workers);
         }
@@ -100,32 +102,32 @@ impl Dashboards {
         let Some(applications) = &board.applications else {
             return Ok(json!({"deploy_mode": "UNSET", "target_capacity": null, "applications": {}}));
         };
-        let fate = fates.of_board(board.ordinal).filter(|_| !fates.are_healed());
+        let fault = faults.of_board(board.ordinal).filter(|_| !faults.are_healed());
         let mut shown = serde_json::Map::new();
         for (name, application) in applications {
-            let status = application.status(now, fate);
-            if let (Some(fate), "DEPLOY_FAILED" | "UNHEALTHY") = (fate, status) {
-                fates.strike_board(board.ordinal, fate);
+            let status = application.status(now, fault);
+            if let (Some(fault), "DEPLOY_FAILED" | "UNHEALTHY") = (fault, status) {
+                faults.strike_board(board.ordinal, fault);
             }
             shown.insert(name.clone(), application.show(name, status, now, board));
         }
         Ok(json!({"deploy_mode": "MULTI_APP", "target_capacity": board.capacity, "applications": shown}))
     }
 
-    /// Accepts a Serve configuration. Changed applications are redeployed; the others keep running, with a
-    /// different number of replicas if the target capacity changes.
+    /// Accepts a Serve configuration. Changed applications are redeployed; the others keep running,
+    /// with a different number of replicas if the target capacity changes.
     ///
     /// # Errors
     /// Returns status 400 for an invalid configuration, or the error of an injected fault.
     pub(super) fn put(
         &mut self,
         now: Timestamp,
-        (fates, pace): (&mut Fates, &Pace),
+        (faults, latencies): (&mut Fates, &Pace),
         service: &(String, String),
         head: Head,
         body: &[u8],
     ) -> Result<(), Refused> {
-        self.reach(now, fates, service, head)?;
+        self.reach(now, faults, service, head)?;
         let (capacity, entries) = parse(body).map_err(|message| Refused::With { code: 400, message })?;
         let Some(board) = self.boards.get_mut(service) else { return Ok(()) };
         let (old_capacity, before) = (board.capacity, board.applications.take().unwrap_or_default());
@@ -134,8 +136,9 @@ impl Dashboards {
             let kept = before.get(&name).filter(|application| application.entry == entry).cloned();
             let mut delay = || {
                 self.deployments += 1;
-                pace.draw(&pace.deploy, "deploy", self.deployments)
+                latencies.draw(&latencies.deploy, "deploy", self.deployments)
             };
+            // An unchanged application keeps running; a new target capacity only scales it.
             let application = match kept {
                 Some(kept) if old_capacity == capacity => kept,
                 Some(kept) => {
@@ -154,7 +157,7 @@ impl Dashboards {
     fn reach(
         &mut self,
         now: Timestamp,
-        fates: &mut Fates,
+        faults: &mut Fates,
         service: &(String, String),
         head: Head,
     ) -> Result<&Board, Refused> {
@@ -171,8 +174,8 @@ impl Dashboards {
             self.boards.insert(service.clone(), board);
         }
         let board = &self.boards[service];
-        let Some(fate) = fates.of_board(board.ordinal).filter(|_| !fates.are_healed()) else { return Ok(board) };
-        let refused = match fate {
+        let Some(fault) = faults.of_board(board.ordinal).filter(|_| !faults.are_healed()) else { return Ok(board) };
+        let refused = match fault {
             BoardFate::Refuses { code, after_ms, for_ms } if within(now, board.reached_at, after_ms, for_ms) => {
                 Refused::With { code, message: "steered to fail".to_owned() }
             }
@@ -182,14 +185,14 @@ impl Dashboards {
                 return Ok(board);
             }
         };
-        fates.strike_board(board.ordinal, fate);
+        faults.strike_board(board.ordinal, fault);
         Err(refused)
     }
 }
 
 impl Board {
-    /// Assigns each replica of a deployment to a different worker, where it stays. The oldest replicas are
-    /// removed first.
+    /// Assigns each replica of a deployment to a different worker, where it stays. The oldest
+    /// replicas are removed first.
     fn place(&mut self, workers: &[String]) {
         let applications = self.applications.iter().flatten();
         let deployments = applications.flat_map(|(name, application)| {
@@ -208,9 +211,9 @@ impl Board {
 }
 
 impl Application {
-    fn status(&self, now: Timestamp, fate: Option<BoardFate>) -> &'static str {
+    fn status(&self, now: Timestamp, fault: Option<BoardFate>) -> &'static str {
         let up_at = later(self.deployed_at, self.delay);
-        match fate {
+        match fault {
             _ if now < up_at => "DEPLOYING",
             Some(BoardFate::DeployFails { for_ms }) if within(now, up_at, 0, for_ms) => "DEPLOY_FAILED",
             Some(BoardFate::Unhealthy { after_ms, for_ms }) if within(now, up_at, after_ms, for_ms) => "UNHEALTHY",
@@ -218,8 +221,8 @@ impl Application {
         }
     }
 
-    /// Returns the running and the wanted number of replicas, of `full` at 100 percent capacity. `places`
-    /// is the number of replicas with a worker.
+    /// Returns the running and the wanted number of replicas, of `full` at 100 percent capacity.
+    /// `places` is the number of replicas with a worker.
     fn replicas(&self, full: u64, now: Timestamp, capacity: Option<f64>, places: usize) -> (u64, u64) {
         let wanted = adjusted(full, capacity);
         let running = match &self.scaled {
@@ -275,8 +278,8 @@ fn within(now: Timestamp, since: Timestamp, after_ms: u64, for_ms: u64) -> bool 
     from <= now && now < later(from, Duration::from_millis(for_ms))
 }
 
-/// Parses a Serve configuration into target capacity (percent) and applications by name, which defaults
-/// to "default".
+/// Parses a Serve configuration into target capacity (percent) and applications by name, which
+/// defaults to "default".
 ///
 /// # Errors
 /// Returns a message that describes what is invalid.

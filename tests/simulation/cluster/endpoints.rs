@@ -1,8 +1,8 @@
 //! EndpointSlice controller, like that of kube-controller-manager: lists the selected pods of each
 //! Service with a selector.
 //!
-//! Each Service has one slice, with the ports of its first pod. The real controller makes one slice for
-//! each distinct set of resolved ports.
+//! Each Service has one slice, with the ports of its first pod. The real controller makes one slice
+//! for each distinct set of resolved ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,18 +41,18 @@ pub(super) struct Endpoints {
 
 impl Endpoints {
     /// Observes the current state of a Service.
-    pub(super) fn see_service(&mut self, desk: &mut Desk<'_>, service: &Arc<Value>, gone: bool) {
+    pub(super) fn see_service(&mut self, context: &mut Desk<'_>, service: &Arc<Value>, gone: bool) {
         let key = key(service);
         if gone {
             self.services.remove(&key);
         } else {
             self.services.insert(key.clone(), service.clone());
-            self.plan(desk, key);
+            self.plan(context, key);
         }
     }
 
     /// Observes the current state of a pod, and the one before.
-    pub(super) fn see_pod(&mut self, desk: &mut Desk<'_>, pod: &Arc<Value>, before: Option<&Value>, gone: bool) {
+    pub(super) fn see_pod(&mut self, context: &mut Desk<'_>, pod: &Arc<Value>, before: Option<&Value>, gone: bool) {
         let key = key(pod);
         let namespace = key.0.clone();
         if gone {
@@ -60,16 +60,17 @@ impl Endpoints {
         } else {
             self.pods.insert(key, pod.clone());
         }
-        let is_selected = |service: &Value| selects(service, pod) || before.is_some_and(|before| selects(service, before));
+        let is_selected =
+            |service: &Value| selects(service, pod) || before.is_some_and(|before| selects(service, before));
         let services = in_namespace(&self.services, &namespace).filter(|(_, service)| is_selected(service));
         let affected: Vec<Key> = services.map(|(key, _)| key.clone()).collect();
         for service in affected {
-            self.plan(desk, service);
+            self.plan(context, service);
         }
     }
 
     /// Observes the current state of a slice. Changes by other writers are corrected.
-    pub(super) fn see_slice(&mut self, desk: &mut Desk<'_>, slice: &Arc<Value>, gone: bool) {
+    pub(super) fn see_slice(&mut self, context: &mut Desk<'_>, slice: &Arc<Value>, gone: bool) {
         let (namespace, name) = key(slice);
         let service = (namespace, slice["metadata"]["labels"][SERVICE_LABEL].as_str().unwrap_or_default().to_owned());
         let slices = self.slices.entry(service.clone()).or_default();
@@ -79,15 +80,15 @@ impl Endpoints {
             slices.insert(name, slice.clone());
         }
         if self.services.contains_key(&service) {
-            self.plan(desk, service);
+            self.plan(context, service);
         }
     }
 
-    fn plan(&mut self, desk: &mut Desk<'_>, service: Key) {
+    fn plan(&mut self, context: &mut Desk<'_>, service: Key) {
         if self.due.insert(service.clone()) {
             self.rounds += 1;
-            let delay = desk.pace.draw(&desk.pace.endpoints, "endpoints", self.rounds);
-            desk.after(delay, Chore::Publish(service));
+            let delay = context.latencies.draw(&context.latencies.endpoints, "endpoints", self.rounds);
+            context.after(delay, Chore::Publish(service));
         }
     }
 
@@ -124,7 +125,7 @@ impl Endpoints {
         };
         let name = text(existing, "/metadata/name").to_owned();
         if api.get("EndpointSlice", &key.0, &name).is_some_and(|slice| uid(slice) == uid(existing)) {
-            api.update(now, "EndpointSlice", &key.0, &name, sync).expect("the slice is there");
+            api.update(now, "EndpointSlice", &key.0, &name, sync).expect("the slice exists");
         }
     }
 

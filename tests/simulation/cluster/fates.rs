@@ -61,8 +61,8 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Returns the time from binding until the fault triggers; `None` for faults that are not a single
-    /// event.
+    /// Returns the time from binding until the fault triggers; `None` for faults that are not a
+    /// single event.
     pub(super) fn strikes_after(self) -> Option<Duration> {
         match self {
             Self::Fails { after_ms }
@@ -74,8 +74,8 @@ impl Fate {
     }
 }
 
-/// Fault of a Ray dashboard during one run of its head. `after_ms` counts virtual milliseconds since it
-/// was first reached, unless stated otherwise.
+/// Fault of a Ray dashboard during one run of its head. `after_ms` counts virtual milliseconds
+/// since it was first reached, unless stated otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BoardFate {
     /// Returns this HTTP status for all requests.
@@ -107,13 +107,15 @@ pub enum BoardFate {
     },
 }
 
-/// Faults by ordinal: the order in which pods were created and Ray dashboards first reached, from 0.
+/// Faults by ordinal: the order in which pods were created and Ray dashboards first reached, from
+/// 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FateList {
     /// Faults of pods.
     pub pods: BTreeMap<u64, Fate>,
-    /// Those of dashboards.
+    /// Faults of Ray dashboards.
+    #[serde(rename = "boards")]
     pub boards: BTreeMap<u64, BoardFate>,
 }
 
@@ -152,8 +154,8 @@ impl Fates {
     }
 
     /// Injects exactly the listed faults.
-    pub fn listed(fates: FateList) -> Self {
-        Self::from(Source::Listed(fates))
+    pub fn listed(faults: FateList) -> Self {
+        Self::from(Source::Listed(faults))
     }
 
     fn from(source: Source) -> Self {
@@ -182,7 +184,7 @@ impl Fates {
                 let mut rng = chance.about("pod", ordinal);
                 (rng.u32(0..1000) < odds.pods).then(|| pod_fate(&mut rng))
             }
-            Source::Listed(fates) => fates.pods.get(&ordinal).copied(),
+            Source::Listed(faults) => faults.pods.get(&ordinal).copied(),
         }
     }
 
@@ -193,18 +195,18 @@ impl Fates {
                 let mut rng = chance.about("dashboard", ordinal);
                 (rng.u32(0..1000) < odds.boards).then(|| board_fate(&mut rng))
             }
-            Source::Listed(fates) => fates.boards.get(&ordinal).copied(),
+            Source::Listed(faults) => faults.boards.get(&ordinal).copied(),
         }
     }
 
     /// Records that the fault of a pod triggered.
-    pub(super) fn strike_pod(&mut self, ordinal: u64, fate: Fate) {
-        self.struck.pods.insert(ordinal, fate);
+    pub(super) fn strike_pod(&mut self, ordinal: u64, fault: Fate) {
+        self.struck.pods.insert(ordinal, fault);
     }
 
     /// Records that the fault of a Ray dashboard triggered.
-    pub(super) fn strike_board(&mut self, ordinal: u64, fate: BoardFate) {
-        self.struck.boards.insert(ordinal, fate);
+    pub(super) fn strike_board(&mut self, ordinal: u64, fault: BoardFate) {
+        self.struck.boards.insert(ordinal, fault);
     }
 }
 
@@ -250,10 +252,10 @@ mod tests {
 
     #[test]
     fn share_of_faulty_pods_and_dashboards_matches_the_probabilities() {
-        let fates = Fates::drawn(Chance::new(1), ODDS);
+        let faults = Fates::drawn(Chance::new(1), ODDS);
 
-        let pods = (0..10_000).filter(|&pod| fates.of_pod(pod).is_some()).count();
-        let boards = (0..10_000).filter(|&board| fates.of_board(board).is_some()).count();
+        let pods = (0..10_000).filter(|&pod| faults.of_pod(pod).is_some()).count();
+        let boards = (0..10_000).filter(|&board| faults.of_board(board).is_some()).count();
 
         assert!((900..1_100).contains(&pods), "{pods} of 10000");
         assert!((1_850..2_150).contains(&boards), "{boards} of 10000");

@@ -1,7 +1,8 @@
-//! Garbage collector: deletes the dependents of deleted owners, and removes the finalizers of owners
-//! that wait for their dependents.
+//! Garbage collector: deletes the dependents of deleted owners, and removes the finalizers of
+//! owners that wait for their dependents.
 //!
-//! Owners are identified by uid: an owner recreated under the same name is a different one (Kubernetes
+//! Owners are identified by uid: an owner recreated under the same name is a different one
+//! (Kubernetes
 //! 1.36 `pkg/controller/garbagecollector/garbagecollector.go`, `attemptToDeleteItem`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +60,8 @@ impl Held {
             blocks: owner.get("blockOwnerDeletion") == Some(&Value::Bool(true)),
         };
         let deleted = is_deleted(object);
-        let held_by = |finalizer: &str| deleted && items(object, "/metadata/finalizers").any(|present| present == finalizer);
+        let held_by =
+            |finalizer: &str| deleted && items(object, "/metadata/finalizers").any(|present| present == finalizer);
         Self {
             kind: &kind.kind,
             namespace,
@@ -74,10 +76,10 @@ impl Held {
 
 impl Garbage {
     /// Observes a change of any object.
-    pub(super) fn see(&mut self, desk: &mut Desk<'_>, change: &Change) {
+    pub(super) fn see(&mut self, context: &mut Desk<'_>, change: &Change) {
         let uid = uid(&change.object);
         if change.gone {
-            return self.forget(desk, uid);
+            return self.forget(context, uid);
         }
         let held = Held::read(change.kind, &change.object);
         if self.objects.get(uid) == Some(&held) {
@@ -89,28 +91,28 @@ impl Garbage {
             self.index(uid, owners_before, &held.owners);
             let is_deleted_or_waits = |owner: &Owner| self.objects.get(&owner.uid).is_none_or(|owner| owner.foreground);
             if held.owners.iter().any(is_deleted_or_waits) {
-                self.plan(desk, uid);
+                self.plan(context, uid);
             }
             // A former owner may have waited for this object.
             for owner in owners_before {
-                self.plan_if_waiting(desk, &owner.uid);
+                self.plan_if_waiting(context, &owner.uid);
             }
         }
         if held.deleted && before.is_none_or(|before| !before.deleted) && (held.foreground || held.orphan) {
-            self.plan(desk, uid);
+            self.plan(context, uid);
             if held.foreground {
-                self.plan_dependents(desk, uid);
+                self.plan_dependents(context, uid);
             }
         }
     }
 
-    fn forget(&mut self, desk: &mut Desk<'_>, uid: &str) {
+    fn forget(&mut self, context: &mut Desk<'_>, uid: &str) {
         let Some(held) = self.objects.remove(uid) else { return };
         self.index(uid, &held.owners, &[]);
         for owner in &held.owners {
-            self.plan_if_waiting(desk, &owner.uid);
+            self.plan_if_waiting(context, &owner.uid);
         }
-        self.plan_dependents(desk, uid);
+        self.plan_dependents(context, uid);
     }
 
     fn index(&mut self, uid: &str, before: &[Owner], after: &[Owner]) {
@@ -132,29 +134,29 @@ impl Garbage {
         uids.filter_map(|uid| Some((uid.as_str(), self.objects.get(uid)?)))
     }
 
-    fn plan_if_waiting(&mut self, desk: &mut Desk<'_>, uid: &str) {
+    fn plan_if_waiting(&mut self, context: &mut Desk<'_>, uid: &str) {
         if self.objects.get(uid).is_some_and(|held| held.foreground || held.orphan) {
-            self.plan(desk, uid);
+            self.plan(context, uid);
         }
     }
 
-    fn plan_dependents(&mut self, desk: &mut Desk<'_>, owner: &str) {
+    fn plan_dependents(&mut self, context: &mut Desk<'_>, owner: &str) {
         let dependents: Vec<String> = self.dependents(owner).map(|(uid, _)| uid.to_owned()).collect();
         for uid in dependents {
-            self.plan(desk, &uid);
+            self.plan(context, &uid);
         }
     }
 
-    fn plan(&mut self, desk: &mut Desk<'_>, uid: &str) {
+    fn plan(&mut self, context: &mut Desk<'_>, uid: &str) {
         if self.due.insert(uid.to_owned()) {
             self.rounds += 1;
-            let delay = desk.pace.draw(&desk.pace.collect, "collect", self.rounds);
-            desk.after(delay, Chore::Collect(uid.to_owned()));
+            let delay = context.latencies.draw(&context.latencies.collect, "collect", self.rounds);
+            context.after(delay, Chore::Collect(uid.to_owned()));
         }
     }
 
-    /// Processes an object: deletes it if its owners are deleted, and removes its finalizer if it no longer
-    /// waits for dependents.
+    /// Processes an object: deletes it if its owners are deleted, and removes its finalizer if it
+    /// no longer waits for dependents.
     pub(super) fn collect(&mut self, now: Timestamp, api: &mut Api, uid: &str) {
         self.due.remove(uid);
         let Some(held) = self.objects.get(uid) else { return };

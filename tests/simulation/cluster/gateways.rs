@@ -1,5 +1,5 @@
-//! Gateway controller: accepts Gateways and HTTPRoutes some time after they change, and writes their
-//! status.
+//! Gateway controller: accepts Gateways and HTTPRoutes some time after they change, and writes
+//! their status.
 
 use std::collections::BTreeSet;
 
@@ -26,17 +26,20 @@ pub(super) struct Gateways {
 
 impl Gateways {
     /// Observes a change of a Gateway, an HTTPRoute or a Service.
-    pub(super) fn see(&mut self, desk: &mut Desk<'_>, change: &Change) {
+    pub(super) fn see(&mut self, context: &mut Desk<'_>, change: &Change) {
         let (namespace, name) = key(&change.object);
         let kind = match change.kind.kind.as_str() {
             "Gateway" => "Gateway",
             "HTTPRoute" => "HTTPRoute",
             // The backends of routes in the namespace may resolve differently now.
             "Service" => {
-                let routes = self.known.iter().filter(|(kind, route_namespace, _)| *kind == "HTTPRoute" && *route_namespace == namespace);
+                let routes = self
+                    .known
+                    .iter()
+                    .filter(|(kind, route_namespace, _)| *kind == "HTTPRoute" && *route_namespace == namespace);
                 let routes: Vec<Way> = routes.cloned().collect();
                 for route in routes {
-                    self.plan(desk, route);
+                    self.plan(context, route);
                 }
                 return;
             }
@@ -47,15 +50,15 @@ impl Gateways {
             self.known.remove(&way);
         } else {
             self.known.insert(way.clone());
-            self.plan(desk, way);
+            self.plan(context, way);
         }
     }
 
-    fn plan(&mut self, desk: &mut Desk<'_>, way: Way) {
+    fn plan(&mut self, context: &mut Desk<'_>, way: Way) {
         if self.due.insert(way.clone()) {
             self.rounds += 1;
-            let delay = desk.pace.draw(&desk.pace.endpoints, "gateways", self.rounds);
-            desk.after(delay, Chore::LetIn(way));
+            let delay = context.latencies.draw(&context.latencies.endpoints, "gateways", self.rounds);
+            context.after(delay, Chore::LetIn(way));
         }
     }
 

@@ -1,8 +1,9 @@
-//! What else lives in a cluster: the scheduler, kubelets, the controllers of EndpointSlices and of garbage, and Serve on
-//! Ray's heads.
+//! Simulated cluster components: scheduler, kubelets, EndpointSlice, Gateway and garbage collection
+//! controllers, and Ray Serve on head pods.
 //!
-//! All of it is plain data that goes by what it has seen: [`Cluster::see`] notes a change and plans chores, [`Cluster::act`]
-//! does those that are due. So it lags behind the API server as the real ones do, by times that a seed gives.
+//! The components are plain data and act on observed changes: [`Cluster::see`] observes a change
+//! and schedules tasks, [`Cluster::act`] runs the due ones. Like real components they lag behind
+//! the API server, by latencies from a seed.
 
 mod agenda;
 mod dashboards;
@@ -44,15 +45,15 @@ pub use proxy::Silence;
 use read::{PodId, key, text, uid};
 use scheduler::Scheduler;
 
-/// What lives in a cluster beside the API server and Sluice.
+/// All cluster components except the API server and Sluice.
 #[derive(Debug)]
 pub struct Cluster {
-    pace: Pace,
-    fates: Fates,
-    agenda: Agenda<Chore>,
-    /// The pods that are there, by their uids.
+    latencies: Pace,
+    faults: Fates,
+    timers: Agenda<Chore>,
+    /// Existing pods by uid.
     pods: BTreeMap<String, Arc<PodId>>,
-    /// How many there have been.
+    /// Number of pods created so far.
     made: u64,
     scheduler: Scheduler,
     kubelet: Kubelet,
@@ -62,52 +63,52 @@ pub struct Cluster {
     dashboards: Dashboards,
 }
 
-/// Something to do at a time.
+/// Scheduled task of a component.
 #[derive(Debug)]
 enum Chore {
-    /// Make the nodes.
+    /// Create the nodes.
     Furnish,
     /// Bind a new pod.
     Schedule(Arc<PodId>),
-    /// Try to bind the pods that fitted nowhere.
+    /// Retry the unschedulable pods.
     ScheduleAgain,
-    /// Carry out the plan of this number for a pod.
+    /// Execute the plan with this number for a pod.
     Tend(Arc<PodId>, u64),
-    /// Let a pod meet with its fate.
+    /// Trigger the fault of a pod.
     Strike(Arc<PodId>),
-    /// Let a deleted pod go.
+    /// End a terminating pod.
     End(Arc<PodId>),
-    /// Bring the endpoints of a Service up to date.
+    /// Sync the EndpointSlice of a Service.
     Publish((String, String)),
-    /// Say of a Gateway or a route what became of it.
+    /// Write the status of a Gateway or an HTTPRoute.
     LetIn(Way),
-    /// See whether the object of this uid is garbage.
+    /// Process the object with this uid in the garbage collector.
     Collect(String),
 }
 
-/// What everybody works with.
+/// Context shared by the components while they observe a change.
 struct Desk<'a> {
     now: Timestamp,
-    pace: &'a Pace,
-    fates: &'a mut Fates,
-    agenda: &'a mut Agenda<Chore>,
+    latencies: &'a Pace,
+    faults: &'a mut Fates,
+    timers: &'a mut Agenda<Chore>,
 }
 
 impl Desk<'_> {
-    fn after(&mut self, delay: Duration, chore: Chore) {
-        self.agenda.plan(later(self.now, delay), chore);
+    fn after(&mut self, delay: Duration, task: Chore) {
+        self.timers.plan(later(self.now, delay), task);
     }
 }
 
 impl Cluster {
-    /// A cluster with these nodes, which it makes when it acts first.
-    pub fn new(capacity: Nodes, pace: Pace, fates: Fates) -> Self {
-        let mut agenda = Agenda::default();
-        agenda.plan(Timestamp::UNIX_EPOCH, Chore::Furnish);
+    /// Creates a cluster. The nodes are created by the first call of [`Self::act`].
+    pub fn new(capacity: Nodes, latencies: Pace, faults: Fates) -> Self {
+        let mut timers = Agenda::default();
+        timers.plan(Timestamp::UNIX_EPOCH, Chore::Furnish);
         Self {
-            pace,
-            fates,
-            agenda,
+            latencies,
+            faults,
+            timers,
             pods: BTreeMap::new(),
             made: 0,
             scheduler: Scheduler::new(capacity),
@@ -119,28 +120,28 @@ impl Cluster {
         }
     }
 
-    /// Takes note of a change of an object, and plans what follows from it. It has to hear of every change, in order, its own
-    /// ones too.
+    /// Observes a change of an object and schedules the resulting tasks. All changes have to be
+    /// observed in order, including those that the cluster itself makes.
     pub fn see(&mut self, now: Timestamp, change: &Change) {
-        let desk = &mut Desk { now, pace: &self.pace, fates: &mut self.fates, agenda: &mut self.agenda };
+        let context = &mut Desk { now, latencies: &self.latencies, faults: &mut self.faults, timers: &mut self.timers };
         match change.kind.kind.as_str() {
-            // There are many, and nothing follows from them.
+            // Events are frequent and no component reacts to them.
             "Event" => return,
             "Pod" => {
-                self.endpoints.see_pod(desk, &change.object, change.before.as_deref(), change.gone);
+                self.endpoints.see_pod(context, &change.object, change.before.as_deref(), change.gone);
                 self.see_pod(now, change);
             }
-            "Service" => self.endpoints.see_service(desk, &change.object, change.gone),
-            "EndpointSlice" => self.endpoints.see_slice(desk, &change.object, change.gone),
+            "Service" => self.endpoints.see_service(context, &change.object, change.gone),
+            "EndpointSlice" => self.endpoints.see_slice(context, &change.object, change.gone),
             _ => {}
         }
-        let desk = &mut Desk { now, pace: &self.pace, fates: &mut self.fates, agenda: &mut self.agenda };
-        self.garbage.see(desk, change);
-        self.gateways.see(desk, change);
+        let context = &mut Desk { now, latencies: &self.latencies, faults: &mut self.faults, timers: &mut self.timers };
+        self.garbage.see(context, change);
+        self.gateways.see(context, change);
     }
 
     fn see_pod(&mut self, now: Timestamp, change: &Change) {
-        let desk = &mut Desk { now, pace: &self.pace, fates: &mut self.fates, agenda: &mut self.agenda };
+        let context = &mut Desk { now, latencies: &self.latencies, faults: &mut self.faults, timers: &mut self.timers };
         let pod = &change.object;
         let id = self.pods.entry(uid(pod).to_owned()).or_insert_with(|| {
             let (namespace, name) = key(pod);
@@ -148,32 +149,32 @@ impl Cluster {
             Arc::new(PodId { ordinal: self.made - 1, namespace, name, uid: uid(pod).to_owned() })
         });
         let id = id.clone();
-        self.scheduler.see(desk, &id, pod, change.gone);
+        self.scheduler.see(context, &id, pod, change.gone);
         if change.gone {
             self.pods.remove(&id.uid);
             self.kubelet.forget(&id);
         } else if let Some(number) = self.scheduler.node_number(text(pod, "/spec/nodeName")) {
-            self.kubelet.see(desk, &id, pod, nodes::host_address(number));
+            self.kubelet.see(context, &id, pod, nodes::host_address(number));
         }
     }
 
-    /// When the next chore is due.
+    /// Returns the due time of the next task; `None` if there is none.
     pub fn next(&self) -> Option<Timestamp> {
-        self.agenda.next()
+        self.timers.next()
     }
 
-    /// Does what is due.
+    /// Runs all due tasks.
     pub fn act(&mut self, now: Timestamp, api: &mut Api) {
-        while let Some(chore) = self.agenda.take(now) {
-            match chore {
+        while let Some(task) = self.timers.take(now) {
+            match task {
                 Chore::Furnish => self.scheduler.furnish(now, api),
                 Chore::Schedule(pod) => self.scheduler.schedule(now, api, &pod),
                 Chore::ScheduleAgain => self.scheduler.schedule_again(now, api),
                 Chore::Tend(pod, plan) => self.kubelet.tend(now, api, &pod, plan),
-                Chore::Strike(pod) => self.kubelet.strike(now, &mut self.fates, api, &pod),
+                Chore::Strike(pod) => self.kubelet.strike(now, &mut self.faults, api, &pod),
                 Chore::End(pod) => {
-                    let (pace, fates, agenda) = (&self.pace, &mut self.fates, &mut self.agenda);
-                    self.kubelet.end(&mut Desk { now, pace, fates, agenda }, api, &pod);
+                    let (latencies, faults, timers) = (&self.latencies, &mut self.faults, &mut self.timers);
+                    self.kubelet.end(&mut Desk { now, latencies, faults, timers }, api, &pod);
                 }
                 Chore::Publish(service) => self.endpoints.publish(now, api, &service),
                 Chore::LetIn(way) => self.gateways.let_in(now, api, &way),
@@ -182,13 +183,13 @@ impl Cluster {
         }
     }
 
-    /// Answers a call to a Service or a pod.
+    /// Responds to a proxied request to a Service or a pod.
     pub fn answer(&mut self, now: Timestamp, api: &Api, call: &Proxied) -> Response<Bytes> {
         let mut proxy = Proxy {
             now,
             api,
-            pace: &self.pace,
-            fates: &mut self.fates,
+            latencies: &self.latencies,
+            faults: &mut self.faults,
             endpoints: &self.endpoints,
             kubelet: &self.kubelet,
             dashboards: &mut self.dashboards,
@@ -196,16 +197,17 @@ impl Cluster {
         proxy.answer(call)
     }
 
-    /// Lets all go well from now on: pods that were never to be ready get ready, and dashboards do what they are asked.
+    /// Disables faults from now on: pods with a lasting fault become ready, and Ray dashboards
+    /// respond.
     pub fn heal(&mut self, now: Timestamp) {
-        self.fates.heal();
-        self.agenda.strike_out(|chore| matches!(chore, Chore::Strike(_)));
-        let desk = &mut Desk { now, pace: &self.pace, fates: &mut self.fates, agenda: &mut self.agenda };
-        self.kubelet.heal(desk);
+        self.faults.heal();
+        self.timers.strike_out(|task| matches!(task, Chore::Strike(_)));
+        let context = &mut Desk { now, latencies: &self.latencies, faults: &mut self.faults, timers: &mut self.timers };
+        self.kubelet.heal(context);
     }
 
-    /// What pods and dashboards met with so far.
+    /// Returns the faults triggered so far.
     pub fn struck(&self) -> &FateList {
-        self.fates.struck()
+        self.faults.struck()
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes, and the room on them.
+//! Nodes and their free capacity.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use sluice_api::quantity::Exact;
 
 use super::read::{fields, items, text};
 
-/// Amounts by resource: milli-CPU, bytes, devices, pods.
+/// Amounts by resource: CPU in milli-CPU, memory in bytes, devices and pods as counts.
 pub(super) type Amounts = BTreeMap<String, i64>;
 
-/// A node as it comes up.
+/// Configuration of a node.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Its labels.
+    /// Labels of the node.
     pub labels: BTreeMap<String, String>,
-    /// Keys and values of its taints; their effect is NoSchedule.
+    /// Taints as key and value; the effect is NoSchedule.
     pub taints: BTreeMap<String, String>,
-    /// What pods can have of it, as quantities.
+    /// Allocatable resources, as quantities.
     pub allocatable: BTreeMap<String, String>,
 }
 
 impl Node {
-    /// A node like those of the test environment (testenv/internal/supervisor/nodes.go).
+    /// Creates a node like those of the test environment (testenv/internal/supervisor/nodes.go).
     pub fn numbered(number: usize) -> Self {
         let name = format!("node-{number}");
         let owned = |entries: &[(&str, &str)]| -> BTreeMap<String, String> {
@@ -42,21 +42,21 @@ impl Node {
         }
     }
 
-    /// The same node with this label.
+    /// Adds a label.
     #[must_use]
     pub fn labelled(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// The same node with a taint that keeps pods away which don't tolerate it.
+    /// Adds a NoSchedule taint.
     #[must_use]
     pub fn tainted(mut self, key: &str, value: &str) -> Self {
         self.taints.insert(key.to_owned(), value.to_owned());
         self
     }
 
-    /// The same node with that much of a resource.
+    /// Sets the allocatable quantity of a resource.
     #[must_use]
     pub fn with(mut self, resource: &str, quantity: &str) -> Self {
         self.allocatable.insert(resource.to_owned(), quantity.to_owned());
@@ -64,18 +64,18 @@ impl Node {
     }
 }
 
-/// The nodes of a cluster.
+/// Nodes of a cluster.
 #[derive(Debug, Clone)]
 pub struct Nodes(pub Vec<Node>);
 
 impl Nodes {
-    /// So many nodes like those of the test environment.
+    /// Creates `count` nodes like those of the test environment.
     pub fn alike(count: usize) -> Self {
         Self((0..count).map(Node::numbered).collect())
     }
 }
 
-/// The nodes, and what of them is free.
+/// Nodes with their free capacity.
 #[derive(Debug)]
 pub(super) struct Rooms {
     rooms: Vec<Room>,
@@ -96,7 +96,7 @@ impl Rooms {
         Self { rooms: nodes.0.into_iter().map(room).collect() }
     }
 
-    /// The nodes as objects, ready.
+    /// Returns the nodes as ready Node objects.
     pub(super) fn objects(&self) -> impl Iterator<Item = Value> {
         self.rooms.iter().enumerate().map(|(number, room)| {
             let node = &room.node;
@@ -119,7 +119,7 @@ impl Rooms {
         })
     }
 
-    /// The number of the node with this name.
+    /// Returns the index of a node; `None` if the name is unknown.
     pub(super) fn number(&self, name: &str) -> Option<usize> {
         self.rooms.iter().position(|room| room.node.name == name)
     }
@@ -128,7 +128,10 @@ impl Rooms {
         &self.rooms[number].node.name
     }
 
-    /// The node that a pod fits on and that has most CPU free; otherwise what the scheduler says of it.
+    /// Returns the index of the fitting node with the most free CPU.
+    ///
+    /// # Errors
+    /// Returns the scheduler's message if the pod fits on no node.
     pub(super) fn place(&self, pod: &Value, requests: &Amounts) -> Result<usize, String> {
         let mut best: Option<(usize, i64)> = None;
         let mut obstacles: BTreeMap<String, usize> = BTreeMap::new();
@@ -163,7 +166,8 @@ impl Rooms {
 }
 
 impl Room {
-    /// Why a pod can't be on this node, in the scheduler's words.
+    /// Returns why a pod does not fit on this node, in the words of kube-scheduler; `None` if it
+    /// fits.
     fn obstacle(&self, pod: &Value, requests: &Amounts) -> Option<String> {
         let selected = |(key, value): (&str, &Value)| self.node.labels.get(key).map(String::as_str) == value.as_str();
         if !fields(pod, "/spec/nodeSelector").all(selected) {
@@ -182,24 +186,25 @@ impl Room {
 
 fn tolerates(pod: &Value, (key, value): &(&String, &String)) -> bool {
     items(pod, "/spec/tolerations").any(|toleration| {
-        let for_key = matches!(text(toleration, "/key"), asked if asked == key.as_str() || asked.is_empty());
+        let for_key =
+            matches!(text(toleration, "/key"), tolerated if tolerated == key.as_str() || tolerated.is_empty());
         let for_value = text(toleration, "/operator") == "Exists" || text(toleration, "/value") == value.as_str();
         let for_effect = matches!(text(toleration, "/effect"), "" | "NoSchedule");
         for_key && for_value && for_effect
     })
 }
 
-/// What a pod asks of a node: its containers with the sidecars, or its most demanding init container with the sidecars that
-/// run by then, whichever is more; and its overhead.
+/// Returns the total requests of a pod: the maximum of containers plus sidecars and of each init
+/// container plus the sidecars started before it; plus overhead.
 pub(super) fn requests(pod: &Value) -> Amounts {
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in items(pod, "/spec/initContainers") {
         if text(container, "/restartPolicy") == "Always" {
             add(&mut sidecars, &of_container(container));
         } else {
-            let mut by_then = sidecars.clone();
-            add(&mut by_then, &of_container(container));
-            raise(&mut peak, &by_then);
+            let mut with_started_sidecars = sidecars.clone();
+            add(&mut with_started_sidecars, &of_container(container));
+            raise(&mut peak, &with_started_sidecars);
         }
     }
     let mut total = sidecars;
@@ -212,11 +217,11 @@ pub(super) fn requests(pod: &Value) -> Amounts {
     total
 }
 
-/// What a container requests; what it doesn't say follows from its limits, as the API server would fill in.
+/// Returns the requests of a container; missing ones default to its limits, as in the API server.
 fn of_container(container: &Value) -> Amounts {
-    let mut asked = amounts(fields(container, "/resources/limits"));
-    asked.extend(amounts(fields(container, "/resources/requests")));
-    asked
+    let mut requested = amounts(fields(container, "/resources/limits"));
+    requested.extend(amounts(fields(container, "/resources/requests")));
+    requested
 }
 
 fn amounts<'a>(quantities: impl Iterator<Item = (&'a str, &'a Value)>) -> Amounts {
@@ -224,7 +229,7 @@ fn amounts<'a>(quantities: impl Iterator<Item = (&'a str, &'a Value)>) -> Amount
     quantities.map(|(resource, value)| (resource.to_owned(), amount(resource, &quantity(value)))).collect()
 }
 
-/// What can't be read counts as more than any node has: it must not go unnoticed.
+/// Parses a quantity. A malformed one becomes larger than any node, so that tests notice it.
 fn amount(resource: &str, quantity: &str) -> i64 {
     Exact::parse(quantity).map_or(i64::MAX / 1024, |exact| exact.to_amount(resource).get())
 }
@@ -237,12 +242,12 @@ fn add(total: &mut Amounts, more: &Amounts) {
 
 fn raise(total: &mut Amounts, least: &Amounts) {
     for (resource, amount) in least {
-        let held = total.entry(resource.clone()).or_default();
-        *held = (*held).max(*amount);
+        let current = total.entry(resource.clone()).or_default();
+        *current = (*current).max(*amount);
     }
 }
 
-/// The address of the node with this number, in a half of the network that is set aside for tests.
+/// Returns the IP of the node with an index, in 198.18.0.0/16 (reserved for benchmarks, RFC 2544).
 pub(super) fn host_address(number: usize) -> String {
     format!("198.18.{}.{}", 1 + number / 250, 1 + number % 250)
 }
@@ -262,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_asks_for_its_containers_and_sidecars_or_for_its_largest_init_container() {
+    fn pod_requests_are_containers_and_sidecars_or_the_largest_init_container() {
         let pod = pod(json!({
             "initContainers": [
                 {"resources": {"requests": {"cpu": "3", "memory": "1Gi"}}},
@@ -273,20 +278,20 @@ mod tests {
             "overhead": {"cpu": "100m"},
         }));
 
-        let asked = requests(&pod);
+        let requested = requests(&pod);
 
-        let amount = |resource: &str| asked.get(resource).copied();
+        let amount = |resource: &str| requested.get(resource).copied();
         assert_eq!((amount("cpu"), amount("memory")), (Some(3_100), Some(1 << 30)));
         assert_eq!((amount("nvidia.com/gpu"), amount("pods")), (Some(2), Some(1)));
     }
 
     #[test]
-    fn a_pod_goes_to_the_node_with_most_cpu_until_nothing_is_free() {
+    fn pod_is_placed_on_the_node_with_most_free_cpu() {
         let mut rooms = Rooms::new(Nodes::alike(2));
         let pod = pod(json!({"containers": [{"resources": {"requests": {"cpu": "40"}}}]}));
 
         for expected in [0, 1] {
-            let number = place(&rooms, &pod).expect("room");
+            let number = place(&rooms, &pod).expect("a node");
             assert_eq!(number, expected);
             rooms.take(number, &requests(&pod));
         }
@@ -297,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_goes_where_there_is_what_it_needs() {
+    fn pod_is_placed_where_its_resources_are_free() {
         let nodes = vec![Node::numbered(0).with("nvidia.com/gpu", "0"), Node::numbered(1).with("cpu", "8")];
         let pod = pod(json!({"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]}));
 
@@ -312,7 +317,7 @@ mod tests {
     #[case::not_tolerated(json!({"nodeSelector": {"pool": "b"}}), Err(
         "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, \
          1 node(s) had untolerated taint {spot: yes}."))]
-    fn a_pod_goes_where_labels_and_taints_let_it(#[case] spec: Value, #[case] placed: Result<usize, &str>) {
+    fn pod_is_placed_by_node_selector_and_tolerations(#[case] spec: Value, #[case] placed: Result<usize, &str>) {
         let nodes = vec![
             Node::numbered(0).labelled("pool", "a"),
             Node::numbered(1).labelled("pool", "b").tainted("spot", "yes"),

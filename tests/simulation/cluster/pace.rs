@@ -1,4 +1,4 @@
-//! How long things take in a cluster.
+//! Latencies of cluster components.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,29 +7,32 @@ use jiff::Timestamp;
 
 use crate::chance::Chance;
 
-/// How long things take, in milliseconds from and to; where between is drawn for each of them.
+/// Latency ranges in milliseconds; each latency is a random value of its range.
 #[derive(Debug, Clone)]
 pub struct Pace {
-    /// Where it is drawn from.
+    /// Source of randomness.
     pub chance: Chance,
-    /// From a pod's creation, or the removal of its last scheduling gate, to its binding.
+    /// From creation of a pod, or removal of its last scheduling gate, to its binding.
     pub schedule: RangeInclusive<u64>,
-    /// From a pod's binding until it is ready.
+    /// From binding of a pod until it is ready.
     pub start: RangeInclusive<u64>,
-    /// From a pod's deletion until its containers have ended.
+    /// From deletion of a pod until its containers have ended.
     pub end: RangeInclusive<u64>,
-    /// From the end of a pod's containers, which its status tells, until it is gone; `None` if that is never told.
+    /// From the end of a pod's containers, as its status reports, until its removal; `None` removes
+    /// the pod without reporting the end.
     pub gone: Option<RangeInclusive<u64>>,
-    /// From a change of a pod or a Service until EndpointSlices follow.
+    /// From a change of a pod or a Service until its EndpointSlices are synced. Gateways use it,
+    /// too.
     pub endpoints: RangeInclusive<u64>,
-    /// From the end of an owner until the garbage collector acts.
+    /// From a relevant change until the garbage collector processes an object.
     pub collect: RangeInclusive<u64>,
     /// From a Serve configuration until its applications run.
     pub deploy: RangeInclusive<u64>,
 }
 
 impl Pace {
-    /// The pace of the test environment (testenv/internal/supervisor/stages.yaml, testenv/internal/dashboard/steering.go).
+    /// Constant latencies of the test environment (testenv/internal/supervisor/stages.yaml,
+    /// testenv/internal/dashboard/steering.go).
     pub fn steady(chance: Chance) -> Self {
         Self {
             chance,
@@ -43,7 +46,7 @@ impl Pace {
         }
     }
 
-    /// A pace at which anything may come before or after anything else.
+    /// Wide latency ranges, so that steps may happen in any order.
     pub fn uneven(chance: Chance) -> Self {
         Self {
             chance,
@@ -57,13 +60,14 @@ impl Pace {
         }
     }
 
-    /// How long this takes the one of this number: `subject` tells apart what has the same range.
+    /// Returns the latency of the object with an ordinal. `subject` separates the random sequences
+    /// of different uses of a range.
     pub(super) fn draw(&self, range: &RangeInclusive<u64>, subject: &str, ordinal: u64) -> Duration {
         Duration::from_millis(self.chance.about(subject, ordinal).u64(range.clone()))
     }
 }
 
-/// So much later; what is beyond all time is at its end.
+/// Adds a duration to a time, saturating at the maximum.
 pub(super) fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
 }

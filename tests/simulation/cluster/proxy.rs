@@ -1,4 +1,4 @@
-//! What the API server's proxy for Services and pods leads to, with the answers of testenv/internal/proxy.
+//! Targets of the API server's Service and pod proxy, with the responses of testenv/internal/proxy.
 
 use bytes::Bytes;
 use http::{Method, Response};
@@ -12,23 +12,23 @@ use super::read::{condition, items, text, uid};
 use super::{Fates, Pace};
 use crate::api::{Api, Proxied, ProxyTarget};
 
-/// Where a dashboard takes configurations, and tells of applications.
+/// Path of the Ray dashboard for Serve configurations and application status.
 const APPLICATIONS: &str = "/api/serve/applications/";
-/// Where the Serve proxy on a pod tells of its health.
+/// Health check path of the Serve proxy on a pod.
 const HEALTH: &str = "/-/healthz";
 
-/// Who answers calls.
+/// Responds to proxied requests, with access to all components involved.
 pub(super) struct Proxy<'a> {
     pub(super) now: Timestamp,
     pub(super) api: &'a Api,
-    pub(super) pace: &'a Pace,
-    pub(super) fates: &'a mut Fates,
+    pub(super) latencies: &'a Pace,
+    pub(super) faults: &'a mut Fates,
     pub(super) endpoints: &'a Endpoints,
     pub(super) kubelet: &'a Kubelet,
     pub(super) dashboards: &'a mut Dashboards,
 }
 
-/// An answer of the API server that could not pass a call on.
+/// Error of the API server when it cannot forward a request.
 struct Failure {
     code: u16,
     reason: &'static str,
@@ -51,13 +51,13 @@ impl Failure {
 }
 
 impl Proxy<'_> {
-    /// Answers a call.
+    /// Responds to a request.
     pub(super) fn answer(&mut self, call: &Proxied) -> Response<Bytes> {
-        let answered = match &call.target {
+        let response = match &call.target {
             ProxyTarget::Service { name, port } => self.of_service(call, name, port.as_deref()),
             ProxyTarget::Pod { name, port } => self.of_pod(call, name, port.as_deref()),
         };
-        answered.unwrap_or_else(|failure| {
+        response.unwrap_or_else(|failure| {
             let body = json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": failure.message, "reason": failure.reason, "code": failure.code,
@@ -66,49 +66,53 @@ impl Proxy<'_> {
         })
     }
 
-    /// Answers as the Serve proxy of a Ray pod.
+    /// Responds as the Serve proxy of a Ray pod.
     fn of_pod(&mut self, call: &Proxied, name: &str, port: Option<&str>) -> Result<Response<Bytes>, Failure> {
         let pod = self.api.get("Pod", &call.namespace, name).ok_or_else(|| Failure::not_found("pods", name))?;
         if condition(pod, "Ready") != "True" {
             return Err(Failure::unavailable(format!("error trying to reach service: pod {name:?} is not ready")));
         }
-        if self.kubelet.is_deaf(self.now, self.fates, uid(pod)) {
+        if self.kubelet.is_deaf(self.now, self.faults, uid(pod)) {
             return Err(Failure::refused(pod, port.unwrap_or_default()));
         }
-        match path(call) == HEALTH && call.method == Method::GET {
-            true => Ok(as_text(200, "success")),
-            false => Ok(as_text(404, "404 page not found\n")),
+        if path(call) == HEALTH && call.method == Method::GET {
+            Ok(as_text(200, "success"))
+        } else {
+            Ok(as_text(404, "404 page not found\n"))
         }
     }
 
-    /// Answers as the dashboard of a Ray head.
+    /// Responds as the dashboard of a Ray head.
     fn of_service(&mut self, call: &Proxied, name: &str, port: Option<&str>) -> Result<Response<Bytes>, Failure> {
         let head = self.head(call, name, port)?;
         if path(call) != APPLICATIONS {
             return Ok(as_text(404, "404 page not found\n"));
         }
         let service = (call.namespace.clone(), name.to_owned());
-        let answered = match call.method {
+        let result = match call.method {
             Method::GET => {
                 let pod = self.endpoints.pod(&call.namespace, &head.uid);
                 let cluster = pod.map(|pod| text(pod, "/metadata/labels/ray.io~1cluster").to_owned());
                 let workers = self.endpoints.ready_workers(&call.namespace, &cluster.unwrap_or_default());
-                let told = self.dashboards.get(self.now, self.fates, &service, head, &workers);
-                told.map(|details| as_json(200, &details))
+                let details = self.dashboards.get(self.now, self.faults, &service, head, &workers);
+                details.map(|details| as_json(200, &details))
             }
             Method::PUT => {
-                let with = (&mut *self.fates, self.pace);
-                self.dashboards.put(self.now, with, &service, head, &call.body).map(|()| as_text(200, ""))
+                let context = (&mut *self.faults, self.latencies);
+                self.dashboards.put(self.now, context, &service, head, &call.body).map(|()| as_text(200, ""))
             }
             _ => Err(Refused::With { code: 405, message: "only GET and PUT".to_owned() }),
         };
-        Ok(answered.unwrap_or_else(|refused| match refused {
+        Ok(result.unwrap_or_else(|refused| match refused {
             Refused::With { code, message } => as_text(code, &format!("{message}\n")),
             Refused::Silence => silence(),
         }))
     }
 
-    /// The head behind a port of a Service, if it listens.
+    /// Returns the Ray head behind a Service port.
+    ///
+    /// # Errors
+    /// Returns an error if the port, an endpoint or a running head container is missing.
     fn head(&self, call: &Proxied, name: &str, asked: Option<&str>) -> Result<Head, Failure> {
         let asked = asked.unwrap_or_default();
         let service =
@@ -120,7 +124,8 @@ impl Proxy<'_> {
             let segment = if asked.is_empty() { name.to_owned() } else { format!("{name}:{asked}") };
             return Err(Failure::unavailable(format!("no endpoints available for service {segment:?}")));
         };
-        // Ray runs in the first container. Behind a Service that publishes pods before they are ready, it may not run yet.
+        // Ray runs in the first container. It may not run yet if the Service publishes unready
+        // pods.
         match items(pod, "/status/containerStatuses").next().filter(|ray| ray.pointer("/state/running").is_some()) {
             Some(ray) => {
                 Ok(Head { uid: uid(pod).to_owned(), restarts: ray["restartCount"].as_u64().unwrap_or_default() })
@@ -130,7 +135,7 @@ impl Proxy<'_> {
     }
 }
 
-/// The port of the Service that is asked for by name or number, or not at all if there is but one.
+/// Returns a Service port by name or number; an empty string selects the only port.
 fn port<'a>(service: &'a Value, asked: &str) -> Option<&'a Value> {
     let only = items(service, "/spec/ports").count() == 1;
     let number: Option<u64> = asked.parse().ok();
@@ -143,7 +148,7 @@ fn path(call: &Proxied) -> &str {
     call.path_and_query.split('?').next().unwrap_or_default()
 }
 
-/// What stands for an answer that never comes.
+/// Response extension that marks a response that never arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Silence;
 
@@ -163,5 +168,5 @@ fn as_text(code: u16, body: &str) -> Response<Bytes> {
 
 fn response(code: u16, content: &str, body: String) -> Response<Bytes> {
     let response = Response::builder().status(code).header(http::header::CONTENT_TYPE, content);
-    response.body(Bytes::from(body)).expect("a status and a header that are right")
+    response.body(Bytes::from(body)).expect("a valid status and header")
 }

@@ -1,4 +1,4 @@
-//! Reads what controllers look at in objects, and writes conditions.
+//! Accessors for the object fields that controllers read, and a setter for conditions.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use crate::api::Api;
 
-/// A pod, by all that tells it from others: another one may get its name later.
+/// Identity of a pod. The uid distinguishes it from later pods with the same name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PodId {
-    /// How many pods were made before it.
+    /// Number of pods created before it.
     pub(super) ordinal: u64,
     pub(super) namespace: String,
     pub(super) name: String,
@@ -18,13 +18,14 @@ pub(super) struct PodId {
 }
 
 impl PodId {
-    /// The pod as it is now, unless it is gone.
+    /// Returns the current state of the pod; `None` if it is deleted.
     pub(super) fn find<'a>(&self, api: &'a Api) -> Option<&'a Arc<Value>> {
         api.get("Pod", &self.namespace, &self.name).filter(|pod| uid(pod) == self.uid)
     }
 }
 
-/// What is at a JSON pointer. (That of serde_json makes two texts for each part of it, and controllers read all the time.)
+/// Returns the value at a JSON pointer. (`Value::pointer` allocates two strings for each segment,
+/// and controllers read often.)
 pub(super) fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     if pointer.contains('~') {
         return object.pointer(pointer);
@@ -36,17 +37,17 @@ pub(super) fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     })
 }
 
-/// The text at a JSON pointer; empty if there is none.
+/// Returns the string at a JSON pointer, or an empty string if there is none.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     at(object, pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The items at a JSON pointer; none if there is no list.
+/// Returns the items of the list at a JSON pointer; none if there is no list.
 pub(super) fn items<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     at(object, pointer).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The fields at a JSON pointer; none if there is no map.
+/// Returns the entries of the map at a JSON pointer; none if there is no map.
 pub(super) fn fields<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = (&'a str, &'a Value)> + use<'a> {
     at(object, pointer).and_then(Value::as_object).into_iter().flatten().map(|(name, value)| (name.as_str(), value))
 }
@@ -55,7 +56,7 @@ pub(super) fn uid(object: &Value) -> &str {
     text(object, "/metadata/uid")
 }
 
-/// Namespace (empty for what lies in none) and name.
+/// Returns namespace (empty for cluster-scoped objects) and name.
 pub(super) fn key(object: &Value) -> (String, String) {
     (text(object, "/metadata/namespace").to_owned(), text(object, "/metadata/name").to_owned())
 }
@@ -64,23 +65,23 @@ pub(super) fn is_deleted(object: &Value) -> bool {
     !text(object, "/metadata/deletionTimestamp").is_empty()
 }
 
-/// Whether all containers of the pod have ended for good.
+/// Returns true if the pod has finished: its phase is Succeeded or Failed.
 pub(super) fn has_ended(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
 }
 
-/// The status of a condition: "True", "False", "Unknown", or empty if there is none.
+/// Returns the status of a condition: "True", "False", "Unknown", or empty if it is missing.
 pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
     let found = items(object, "/status/conditions").find(|condition| condition["type"] == kind);
     found.map_or("", |condition| text(condition, "/status"))
 }
 
-/// A time as Kubernetes writes it: in whole seconds.
+/// Formats a time as Kubernetes does: RFC 3339 in whole seconds.
 pub(super) fn stamp(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
 
-/// Sets a condition of an object; its time is that of the last change of its status.
+/// Sets a condition of an object. `lastTransitionTime` changes only with the status.
 pub(super) fn set_condition(object: &mut Value, now: Timestamp, kind: &str, status: &str, reason: &str, message: &str) {
     let mut wanted = json!({"type": kind, "status": status, "lastTransitionTime": stamp(now)});
     for (field, text) in [("reason", reason), ("message", message)] {
@@ -113,12 +114,12 @@ mod tests {
     #[rstest]
     #[case::whole("")]
     #[case::field("/a")]
-    #[case::below("/a/b/1/c")]
+    #[case::nested("/a/b/1/c")]
     #[case::escaped("/a/x~1y")]
-    #[case::nothing_there("/a/b/2")]
-    #[case::no_number("/a/b/c")]
-    #[case::below_a_text("/a/b/0/c")]
-    fn what_is_at_a_pointer_is_what_json_says(#[case] pointer: &str) {
+    #[case::index_out_of_range("/a/b/2")]
+    #[case::index_is_not_a_number("/a/b/c")]
+    #[case::field_of_a_string("/a/b/0/c")]
+    fn value_at_pointer_equals_that_of_serde_json(#[case] pointer: &str) {
         let object = json!({"a": {"b": ["t", {"c": 1}], "x/y": 2}});
 
         assert_eq!(at(&object, pointer), object.pointer(pointer));

@@ -1,7 +1,8 @@
-//! The scheduler: binds pods to nodes that have room for them.
+//! Scheduler: binds pods to nodes with free capacity.
 //!
-//! Of kube-scheduler it has what decides whether a pod runs: requests, node selectors, taints, scheduling gates, priority
-//! among those that wait. It does not preempt, and knows nothing of affinity, topology or volumes.
+//! Implements the parts of kube-scheduler that decide whether a pod runs: requests, node selectors,
+//! taints, scheduling gates, and priority among pending pods. No preemption, affinity, topology or
+//! volumes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,17 +16,17 @@ use super::read::{PodId, has_ended, is_deleted, items, set_condition, text};
 use super::{Chore, Desk};
 use crate::api::Api;
 
-/// The scheduler, and what it knows of nodes and pods.
+/// Scheduler with its view of nodes and pods.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     rooms: Rooms,
-    /// What bound pods take up on which node, by their ordinals.
+    /// Node index and requests of bound pods, by pod ordinal.
     bound: BTreeMap<u64, (usize, Amounts)>,
-    /// Pods that are to be looked at for the first time, by their ordinals.
+    /// Ordinals of pods with a pending first attempt.
     fresh: BTreeSet<u64>,
-    /// Pods that fit nowhere, the more important and then the older ones first.
+    /// Unschedulable pods, by descending priority and then by age.
     waiting: BTreeMap<(Reverse<i64>, u64), Arc<PodId>>,
-    /// Whether those that wait are about to be tried again.
+    /// Set if a retry of the unschedulable pods is scheduled.
     retries: bool,
 }
 
@@ -40,25 +41,25 @@ impl Scheduler {
         }
     }
 
-    /// Makes the objects of the nodes.
+    /// Creates the Node objects.
     pub(super) fn furnish(&self, now: Timestamp, api: &mut Api) {
         for node in self.rooms.objects() {
             let (name, status) = (text(&node, "/metadata/name").to_owned(), node["status"].clone());
-            api.create(now, node).expect("a node that is new and right");
-            let comes_up = |node: &mut Value| node["status"] = status;
-            api.update_status(now, "Node", "", &name, comes_up).expect("the node is there");
+            api.create(now, node).expect("a new and valid node");
+            let set_status = |node: &mut Value| node["status"] = status;
+            api.update_status(now, "Node", "", &name, set_status).expect("the node exists");
         }
     }
 
-    /// The number of the node with this name.
+    /// Returns the index of a node; `None` if the name is unknown.
     pub(super) fn node_number(&self, name: &str) -> Option<usize> {
         self.rooms.number(name)
     }
 
-    /// Takes note of a pod as it is now.
-    pub(super) fn see(&mut self, desk: &mut Desk<'_>, id: &Arc<PodId>, pod: &Value, gone: bool) {
+    /// Observes the current state of a pod.
+    pub(super) fn see(&mut self, context: &mut Desk<'_>, id: &Arc<PodId>, pod: &Value, gone: bool) {
         if gone || has_ended(pod) {
-            return self.release(desk, id, pod);
+            return self.release(context, id, pod);
         }
         let node = text(pod, "/spec/nodeName");
         if !node.is_empty() {
@@ -71,8 +72,8 @@ impl Scheduler {
         }
         let rank = rank(id, pod);
         if is_schedulable(pod) && !self.waiting.contains_key(&rank) && self.fresh.insert(id.ordinal) {
-            let delay = desk.pace.draw(&desk.pace.schedule, "schedule", id.ordinal);
-            desk.after(delay, Chore::Schedule(id.clone()));
+            let delay = context.latencies.draw(&context.latencies.schedule, "schedule", id.ordinal);
+            context.after(delay, Chore::Schedule(id.clone()));
         }
     }
 
@@ -81,27 +82,27 @@ impl Scheduler {
         self.bound.insert(ordinal, (number, requests));
     }
 
-    /// A pod takes up no room any more: others may fit now.
-    fn release(&mut self, desk: &mut Desk<'_>, id: &PodId, pod: &Value) {
+    /// Releases the capacity of a pod and schedules a retry of unschedulable pods.
+    fn release(&mut self, context: &mut Desk<'_>, id: &PodId, pod: &Value) {
         self.fresh.remove(&id.ordinal);
         self.waiting.remove(&rank(id, pod));
         let Some((number, requests)) = self.bound.remove(&id.ordinal) else { return };
         self.rooms.give_back(number, &requests);
         if !self.waiting.is_empty() && !self.retries {
             self.retries = true;
-            let delay = desk.pace.draw(&desk.pace.schedule, "schedule again", id.ordinal);
-            desk.after(delay, Chore::ScheduleAgain);
+            let delay = context.latencies.draw(&context.latencies.schedule, "schedule again", id.ordinal);
+            context.after(delay, Chore::ScheduleAgain);
         }
     }
 
-    /// Tries to bind a pod for the first time.
+    /// Makes the first attempt to bind a pod.
     pub(super) fn schedule(&mut self, now: Timestamp, api: &mut Api, id: &Arc<PodId>) {
         if self.fresh.remove(&id.ordinal) {
             self.try_pod(now, api, id);
         }
     }
 
-    /// Tries those again that fitted nowhere.
+    /// Retries all unschedulable pods.
     pub(super) fn schedule_again(&mut self, now: Timestamp, api: &mut Api) {
         self.retries = false;
         for id in std::mem::take(&mut self.waiting).into_values() {
@@ -126,7 +127,7 @@ impl Scheduler {
                 let unschedulable = |pod: &mut Value| {
                     set_condition(pod, now, "PodScheduled", "False", "Unschedulable", &why);
                 };
-                api.update_status(now, "Pod", &id.namespace, &id.name, unschedulable).expect("the pod is there");
+                api.update_status(now, "Pod", &id.namespace, &id.name, unschedulable).expect("the pod exists");
             }
         }
     }
@@ -134,18 +135,18 @@ impl Scheduler {
 
 fn bind(now: Timestamp, api: &mut Api, id: &PodId, node: &str) {
     let bound = |pod: &mut Value| pod["spec"]["nodeName"] = json!(node);
-    api.update(now, "Pod", &id.namespace, &id.name, bound).expect("the pod is there");
+    api.update(now, "Pod", &id.namespace, &id.name, bound).expect("the pod exists");
     let scheduled = |pod: &mut Value| set_condition(pod, now, "PodScheduled", "True", "", "");
-    api.update_status(now, "Pod", &id.namespace, &id.name, scheduled).expect("the pod is there");
+    api.update_status(now, "Pod", &id.namespace, &id.name, scheduled).expect("the pod exists");
 }
 
-/// Whether the pod may be bound: nothing holds it, and it is not on its way out.
+/// Returns true if the pod may be bound: not gated, not terminating and not bound yet.
 fn is_schedulable(pod: &Value) -> bool {
     let gated = items(pod, "/spec/schedulingGates").next().is_some();
     !gated && !is_deleted(pod) && text(pod, "/spec/nodeName").is_empty()
 }
 
-/// Where the pod stands among those that wait.
+/// Returns the position of a pod among the unschedulable pods.
 fn rank(id: &PodId, pod: &Value) -> (Reverse<i64>, u64) {
     (Reverse(pod.pointer("/spec/priority").and_then(Value::as_i64).unwrap_or(0)), id.ordinal)
 }

@@ -1,29 +1,29 @@
-//! The statuses that kubelets write, in the shape of testenv/internal/supervisor/stages.yaml.
+//! Pod statuses as kubelets write them, in the form of testenv/internal/supervisor/stages.yaml.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::read::{items, set_condition, stamp, text};
 
-/// How a pod gets on.
+/// State of a pod that decides its status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It runs and is ready.
+    /// Running and ready.
     Ready,
-    /// It runs and isn't ready.
+    /// Running and not ready.
     NeverReady,
-    /// Its containers don't start, for want of an image.
+    /// Containers cannot start: the image cannot be pulled.
     NeverStarts,
-    /// Its containers have ended, and are started again later.
+    /// Containers have failed and restart later.
     Down,
-    /// Its containers have failed for good.
+    /// Containers have failed and do not restart.
     Failed,
-    /// Its containers have done their work.
+    /// Containers have completed.
     Succeeded,
 }
 
 impl Stage {
-    /// The phase of such a pod.
+    /// Returns the pod phase.
     pub(super) fn phase(self) -> &'static str {
         match self {
             Self::Ready | Self::NeverReady | Self::Down => "Running",
@@ -33,12 +33,12 @@ impl Stage {
         }
     }
 
-    /// Whether its containers have ended for good.
+    /// Returns true if the containers have ended and do not restart.
     fn has_ended(self) -> bool {
         matches!(self, Self::Failed | Self::Succeeded)
     }
 
-    /// The reason and the message of the conditions of such a pod that are not true.
+    /// Returns reason and message of the conditions that are False.
     fn excuse(self) -> (&'static str, &'static str) {
         match self {
             Self::Ready => ("", ""),
@@ -50,18 +50,18 @@ impl Stage {
     }
 }
 
-/// What a kubelet knows of a pod beyond the object.
+/// State of a pod that the kubelet adds to the object.
 #[derive(Debug, Clone)]
 pub(super) struct Lodging {
-    /// Address of the pod, if it gets one now.
+    /// IP for the pod, used if it has none yet.
     pub(super) pod_ip: String,
-    /// Address of the node.
+    /// IP of the node.
     pub(super) host_ip: String,
-    /// How often its containers were started again.
+    /// Restart count of its containers.
     pub(super) restarts: u64,
 }
 
-/// Writes the status of a pod that comes to this stage.
+/// Writes the status of a pod that enters this state.
 pub(super) fn write(pod: &mut Value, now: Timestamp, stage: Stage, lodging: &Lodging) {
     if !pod["status"].is_object() {
         pod["status"] = json!({});

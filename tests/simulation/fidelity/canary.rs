@@ -1,9 +1,10 @@
-//! Tells how long it takes until everyone has reacted to a change.
+//! Detects when all controllers have reacted to a change.
 //!
-//! A service of its own grows by a worker and shrinks again, round after round. Each round passes through all who react to
-//! one another: the API server and its watches, both halves of Sluice, the scheduler, the kubelets and the controllers of
-//! endpoints and garbage. They take things in the order in which they come. So when a round has been made from start to end
-//! and nothing of a script changed meanwhile, nobody has anything left to react to: however slow the machine is.
+//! A separate service is scaled up and down by one worker, in rounds. Each round passes through
+//! every controller: the API server and its watches, both components of Sluice, the scheduler, the
+//! kubelets, and the endpoint and garbage controllers. They process events in order. So if a
+//! complete round passes without a change in a script's namespace, no controller has an event of
+//! that script left to process, however slow the machine is.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,18 +23,18 @@ use crate::script::step::{Act, Group, Pods, Service};
 
 const NAME: &str = "canary";
 
-/// Goes round until nobody asks any more; `rounds` gets the start of each that is over.
+/// Runs rounds until the receivers are dropped. `rounds` gets the start of each completed round.
 pub(super) async fn go_round(client: Client, observer: Arc<Observer>, rounds: watch::Sender<Option<Instant>>) {
     let place = Place::new(NAME);
     let performer = Performer::new(&client, &place);
-    performer.set_up(&scene()).await.expect("a queue for the canary");
-    performer.perform(&Act::PutService(service())).await.expect("the canary");
+    performer.set_up(&scene()).await.expect("the probe's queue is accepted");
+    performer.perform(&Act::PutService(service())).await.expect("the probe is accepted");
     let act = |replicas| Act::Scale { service: NAME.to_owned(), group: 0, replicas };
     arrives(&observer, &place, 1).await;
     while !rounds.is_closed() {
         let started = Instant::now();
         for replicas in [2, 1] {
-            performer.perform(&act(replicas)).await.expect("the canary is scaled");
+            performer.perform(&act(replicas)).await.expect("the probe can be scaled");
             arrives(&observer, &place, replicas).await;
         }
         rounds.send_replace(Some(started));
@@ -46,24 +47,24 @@ async fn arrives(observer: &Observer, place: &Place, workers: u32) {
     }
 }
 
-/// Whether everyone has done what there is to do for so many workers.
+/// True if all controllers have processed a scale to `workers` workers.
 fn has_arrived(objects: &Dump, workers: u32) -> bool {
-    let of = |kind| objects.iter().filter(move |((of, _), _)| *of == kind).map(|(_, object)| object);
+    let of_kind = |wanted| objects.iter().filter(move |((kind, _), _)| *kind == wanted).map(|(_, object)| object);
     let number = |object: &Value, pointer| object.pointer(pointer).and_then(Value::as_u64);
-    let mut clusters = of("RayCluster");
+    let mut clusters = of_kind("RayCluster");
     let has_workers =
         clusters.all(|cluster| number(cluster, "/status/readyWorkerReplicas") == Some(u64::from(workers)));
-    let takes_requests =
-        of("RayService").any(|service| number(service, "/status/numServeEndpoints") == Some(u64::from(workers + 1)));
-    let is_paid = of("Workload").any(|workload| {
+    let takes_requests = of_kind("RayService")
+        .any(|service| number(service, "/status/numServeEndpoints") == Some(u64::from(workers + 1)));
+    let is_covered = of_kind("Workload").any(|workload| {
         let sets = workload.pointer("/status/admission/podSetAssignments").and_then(Value::as_array);
         let counts = sets.into_iter().flatten().filter_map(|set| set["count"].as_u64());
         counts.sum::<u64>() == u64::from(workers + 1)
     });
     has_workers
         && takes_requests
-        && is_paid
-        && of("Pod").count() == workers as usize + 1
+        && is_covered
+        && of_kind("Pod").count() == workers as usize + 1
         && unrest(objects.values()).is_none()
 }
 

@@ -1,13 +1,13 @@
-//! What differs between two control planes, short enough to be read.
+//! Readable differences between two control planes.
 
 use serde_json::Value;
 
 use super::normal::Normal;
 
-/// More lines than this tell nobody more.
+/// Maximum number of reported lines.
 const MOST_LINES: usize = 40;
 
-/// What differs, one line each: the object, the path, what is real and what is simulated.
+/// Returns one line per difference: object, path, real value and simulated value.
 pub(super) fn between(real: &Normal, simulated: &Normal) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, object) in real {
@@ -40,8 +40,8 @@ fn compare(name: &str, path: &str, real: Option<&Value>, simulated: Option<&Valu
             }
         }
         (a, b) if a != b => {
-            let told = |value: Option<&Value>| value.map_or_else(|| "nothing".to_owned(), Value::to_string);
-            lines.push(format!("{name} {path}: really {}, simulated {}", told(a), told(b)));
+            let display = |value: Option<&Value>| value.map_or_else(|| "nothing".to_owned(), Value::to_string);
+            lines.push(format!("{name} {path}: real {}, simulated {}", display(a), display(b)));
         }
         _ => {}
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_says_where_it_is_and_what_there_is() {
+    fn a_difference_has_its_path_and_both_values() {
         let real =
             Normal::from([("Pod a".to_owned(), json!({"spec": {"x": [1, 2]}})), ("Pod b".to_owned(), json!({}))]);
         let simulated =
@@ -63,7 +63,7 @@ mod tests {
         let lines = between(&real, &simulated);
 
         let expected = [
-            "Pod a .spec.x[1]: really 2, simulated nothing",
+            "Pod a .spec.x[1]: real 2, simulated nothing",
             "Pod b: only on the real control plane",
             "Pod c: only in the simulator",
         ];

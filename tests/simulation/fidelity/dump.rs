@@ -1,4 +1,4 @@
-//! All objects of a place.
+//! Lists all objects of a namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,21 @@ use serde_json::Value;
 use crate::script::manifests::Place;
 use crate::script::perform::resource;
 
-/// Every kind that Sluice reads or writes, or people do, of which there are some in a namespace.
+/// Namespaced kinds that Sluice or users read or write.
 pub(super) const NAMESPACED: [&str; 7] =
     ["RayService", "RayCluster", "LocalQueue", "Workload", "Pod", "Service", "EndpointSlice"];
-/// The same, of those which are in no namespace.
+/// Cluster-scoped kinds that Sluice or users read or write.
 pub(super) const GLOBAL: [&str; 4] = ["ResourceFlavor", "WorkloadPriorityClass", "Cohort", "ClusterQueue"];
 
-/// An object's kind and name.
+/// Kind and name of an object.
 pub(super) type Key = (&'static str, String);
 /// Objects by kind and name.
 pub(super) type Dump = BTreeMap<Key, Value>;
 
-/// Reads all objects of a place.
+/// Lists all objects of a namespace, and the cluster-scoped objects with its prefix.
 ///
 /// # Errors
-/// When the API server can't be asked.
+/// When the API server cannot be read.
 pub(super) async fn dump(client: &Client, place: &Place) -> Result<Dump, kube::Error> {
     let mut dump = Dump::new();
     for kind in NAMESPACED {
@@ -40,22 +40,23 @@ pub(super) async fn dump(client: &Client, place: &Place) -> Result<Dump, kube::E
     Ok(dump)
 }
 
-/// What a job is told between giving quota back and being told why it waits now. The news of both may come together.
+/// Reason of a job between its release of quota and the next pending reason. Both updates may be
+/// merged into one.
 const MOMENTARY: &str = "Pending";
 
-/// What stands for a reason to wait for quota: whether it is more than there is in all may be told as it was up to ten seconds ago
-/// (`REFRESH_AFTER` in `src/queue/cycle.rs`).
-pub(super) const WAITS_FOR_QUOTA: &str = "<waits for quota>";
+/// Placeholder for the pending reasons of insufficient quota. Which of them is reported may be up
+/// to ten seconds old (`REFRESH_AFTER` in `src/queue/scheduling_cycle.rs`).
+pub(super) const WAITS_FOR_QUOTA: &str = "<pending for quota>";
 
-/// Whether this is a reason to wait for quota.
+/// True for the pending reasons of insufficient quota.
 pub(super) fn waits_for_quota(reason: &str) -> bool {
     matches!(reason, "WaitingForQuota" | "ExceedsMaxQuota")
 }
 
-/// The reasons of all Events of Sluice in a place, each with the kind that it is about.
+/// Returns the reasons of all Events of Sluice in a namespace, each after the kind of its object.
 ///
 /// # Errors
-/// When the API server can't be asked.
+/// When the API server cannot be read.
 pub(super) async fn reasons(client: &Client, place: &Place) -> Result<BTreeSet<String>, kube::Error> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &place.namespace, &resource("Event"));
     let listed = api.list(&ListParams::default()).await?;
@@ -64,18 +65,18 @@ pub(super) async fn reasons(client: &Client, place: &Place) -> Result<BTreeSet<S
     };
     let by_sluice = listed.iter().filter(|event| text(event, "/reportingController").contains("sluice"));
     let lasting = by_sluice.filter(|event| text(event, "/reason") != MOMENTARY);
-    let told = lasting.map(|event| {
+    let named = lasting.map(|event| {
         let reason = text(event, "/reason");
         let reason = if waits_for_quota(&reason) { WAITS_FOR_QUOTA } else { &reason };
         format!("{} {reason}", text(event, "/regarding/kind"))
     });
-    Ok(told.collect())
+    Ok(named.collect())
 }
 
 fn put(dump: &mut Dump, kind: &'static str, objects: Vec<DynamicObject>) {
     for object in objects {
         let name = object.metadata.name.clone().unwrap_or_default();
-        // Objects in lists don't say their kind, and whether they do is no matter of theirs.
+        // Objects in lists may lack kind and apiVersion.
         let mut object = serde_json::to_value(object).unwrap_or_default();
         object["kind"] = kind.into();
         object.as_object_mut().into_iter().for_each(|object| drop(object.remove("apiVersion")));

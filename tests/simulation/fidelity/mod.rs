@@ -1,5 +1,5 @@
-//! Whether the simulator is what it pretends to be: the same scripts are performed in it and on a real control plane, and
-//! have to leave the same objects.
+//! Conformance of the simulator: the same scripts run in it and on a real control plane, and must
+//! leave equal objects.
 
 mod canary;
 mod difference;
@@ -25,27 +25,27 @@ use dump::Dump;
 use normal::{normalised, without_numbers};
 use real::Real;
 
-/// What a script leaves behind.
+/// Objects and Events after a script.
 struct Outcome {
-    /// The objects before each step.
+    /// Objects before each step.
     between: Vec<Dump>,
-    /// The objects after its last step.
+    /// Objects after the last step.
     blocked: Dump,
-    /// The objects after there was quota for everything.
+    /// Objects after the script was unblocked.
     unblocked: Dump,
-    /// What Sluice told in Events on the way.
+    /// Kinds and reasons of the Events of Sluice.
     reasons: BTreeSet<String>,
 }
 
-/// How many scripts are performed if nobody says: as many as a few minutes allow.
+/// Default number of scripts, for a run of a few minutes.
 const SCRIPTS: u64 = 24;
-/// How many are performed at the same time on the real control plane.
+/// Number of scripts that run in parallel on the real control plane.
 const AT_ONCE: usize = 24;
 
-/// So many orders of uids are tried for a script that differs.
+/// Number of uid orders to try for a script that differs.
 const UID_ORDERS: u64 = 8;
 
-/// What is wrong with one script, if anything.
+/// Returns the differences of one script.
 async fn judged(real: &Real, seed: u64) -> Vec<String> {
     let script = Script::random(&Chance::new(seed), Shape::RESTING);
     let place = Place::new(format!("script{seed:04}"));
@@ -58,7 +58,7 @@ async fn judged(real: &Real, seed: u64) -> Vec<String> {
                 if wrong.is_empty() {
                     break;
                 }
-                // Among equals the lesser uid goes first, and a real API server's uids are in no order.
+                // Ties are broken by uid, and the uids of a real API server are random.
                 if let Ok(other) = in_simulator(&script, &place, seed, Some(Chance::new(order))).await {
                     wrong = fewer(wrong, differences(&script, &place, &real, &other));
                 }
@@ -68,8 +68,8 @@ async fn judged(real: &Real, seed: u64) -> Vec<String> {
             wrong
         }
         (real, simulated) => {
-            let told = |side: &str, result: Result<_, String>| result.err().map(|error| format!("{side}: {error}"));
-            told("really", real.map(drop)).into_iter().chain(told("simulated", simulated.map(drop))).collect()
+            let failure = |side: &str, result: Result<_, String>| result.err().map(|error| format!("{side}: {error}"));
+            failure("real", real.map(drop)).into_iter().chain(failure("simulated", simulated.map(drop))).collect()
         }
     }
 }
@@ -77,10 +77,10 @@ async fn judged(real: &Real, seed: u64) -> Vec<String> {
 async fn in_simulator(script: &Script, place: &Place, seed: u64, uids: Option<Chance>) -> Result<Outcome, String> {
     let (script, place) = (script.clone(), place.clone());
     let performed = tokio::task::spawn_blocking(move || simulated::perform(&script, &place, seed, uids));
-    performed.await.expect("it doesn't panic")
+    performed.await.expect("the simulation does not panic")
 }
 
-/// Whichever is shorter.
+/// Returns the shorter list.
 fn fewer(one: Vec<String>, other: Vec<String>) -> Vec<String> {
     if other.len() < one.len() { other } else { one }
 }
@@ -98,33 +98,33 @@ fn differences(script: &Script, place: &Place, real: &Outcome, simulated: &Outco
         let lines = difference::between(&real, &simulated);
         lines.into_iter().map(move |line| format!("{when}: {line}"))
     });
-    // Of a service that is deleted in the foreground, the clusters are deleted by Sluice or by the garbage collector, whoever
-    // is faster, and only one of them tells.
+    // In a foreground deletion, either Sluice or the garbage collector deletes the clusters, and
+    // only Sluice emits Events.
     let foreground = script.steps.iter().any(|step| matches!(step.act, Act::DeleteService { foreground: true, .. }));
     let either_way = |event: &&String| foreground && *event == "RayService DeletedRayCluster";
     let only = |side: &'static str, here: &BTreeSet<String>, there: &BTreeSet<String>| {
         let only = here.difference(there).filter(|event| !either_way(event));
         only.map(|event| format!("Event {event}: only {side}")).collect::<Vec<_>>()
     };
-    let really = only("on the real control plane", &real.reasons, &simulated.reasons);
-    objects.chain(really).chain(only("in the simulator", &simulated.reasons, &real.reasons)).collect()
+    let real_only = only("on the real control plane", &real.reasons, &simulated.reasons);
+    objects.chain(real_only).chain(only("in the simulator", &simulated.reasons, &real.reasons)).collect()
 }
 
-/// Keeps a script in a file.
+/// Writes a script to a file and returns its path.
 fn kept(seed: u64) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fidelity");
-    let file = folder.join(format!("script-{seed}.yaml"));
-    std::fs::create_dir_all(&folder).expect("a folder for scripts");
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("conformance");
+    let file = directory.join(format!("script-{seed}.yaml"));
+    std::fs::create_dir_all(&directory).expect("the script directory can be created");
     let script = Script::random(&Chance::new(seed), Shape::RESTING);
     std::fs::write(&file, serde_saphyr::to_string(&script).expect("a script is plain data"))
-        .expect("a file for a script");
+        .expect("the script can be written");
     file
 }
 
-/// What is found wrong in many scripts: CONFORMANCE_SCRIPTS of them, from the seed CONFORMANCE_SEED on.
-#[ignore = "needs the test environment: make fidelity runs it"]
+/// Compares CONFORMANCE_SCRIPTS scripts, from seed CONFORMANCE_SEED on.
+#[ignore = "needs the test environment; run it with make conformance"]
 #[tokio::test]
-async fn a_script_leaves_the_same_on_a_real_control_plane() {
+async fn a_script_leaves_equal_objects_on_a_real_control_plane() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let (first, count): (u64, u64) =
         (number("CONFORMANCE_SEED").unwrap_or(0), number("CONFORMANCE_SCRIPTS").unwrap_or(SCRIPTS));
@@ -135,6 +135,6 @@ async fn a_script_leaves_the_same_on_a_real_control_plane() {
     let wrong: Vec<_> =
         judging.buffer_unordered(AT_ONCE).filter(|(_, wrong)| std::future::ready(!wrong.is_empty())).collect().await;
 
-    let told = wrong.iter().map(|(seed, wrong)| format!("{}:\n  {}\n", kept(*seed).display(), wrong.join("\n  ")));
-    assert!(wrong.is_empty(), "{} of {count} scripts differ:\n{}", wrong.len(), told.collect::<String>());
+    let failures = wrong.iter().map(|(seed, wrong)| format!("{}:\n  {}\n", kept(*seed).display(), wrong.join("\n  ")));
+    assert!(wrong.is_empty(), "{} of {count} scripts differ:\n{}", wrong.len(), failures.collect::<String>());
 }

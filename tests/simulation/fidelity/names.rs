@@ -1,5 +1,5 @@
-//! Gives things that are named at random names that say what they are, so that two control planes call the same thing the
-//! same.
+//! Replaces random names, uids and addresses by descriptive ones, so that the objects of two
+//! control planes compare equal.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use serde_json::Value;
 use super::dump::{Dump, Key};
 use crate::script::manifests::Place;
 
-/// What the ends of random names are made of: the API server's alphabet, which is also that of Sluice.
+/// Alphabet of random name suffixes, of the API server and of Sluice.
 const ALPHABET: &str = "bcdfghjklmnpqrstvwxz2456789";
 
-/// Names, uids and addresses of one control plane, with what each is called in all of them.
+/// Random names, uids and addresses of one control plane, with their replacements.
 pub(super) struct Names {
-    /// The longest first, so that none is taken for the beginning of another.
+    /// Longest first, so that no prefix of another entry is replaced.
     known: Vec<(String, String)>,
 }
 
 impl Names {
-    /// Finds out what everything is called.
+    /// Derives the replacements from the objects of a namespace.
     pub(super) fn of(dump: &Dump, place: &Place) -> Self {
         let mut names = BTreeMap::new();
         for kind in ["RayCluster", "Workload", "Pod", "Service", "EndpointSlice"] {
@@ -52,15 +52,15 @@ impl Names {
         Self { known }
     }
 
-    /// A text in which everything is called as it is in all control planes.
+    /// Returns a text with all replacements.
     pub(super) fn told(&self, text: &str) -> String {
-        let mut told = text.to_owned();
+        let mut renamed = text.to_owned();
         for (name, called) in &self.known {
-            if told.contains(name.as_str()) {
-                told = told.replace(name.as_str(), called);
+            if renamed.contains(name.as_str()) {
+                renamed = renamed.replace(name.as_str(), called);
             }
         }
-        without_gone(&told)
+        without_gone(&renamed)
     }
 }
 
@@ -72,12 +72,13 @@ fn renamed(names: &BTreeMap<String, String>, text: &str) -> String {
     renamed
 }
 
-/// A name with an asterisk for what is random in it.
+/// Returns a name with an asterisk for its random part.
 fn stem(kind: &str, name: &str, object: &Value) -> String {
     match kind {
         "Workload" => {
-            // rayservice-NAME-UUUUU-N: the letters are of the job's uid. The number counts those that waited only for a moment,
-            // between the end of one cluster and the beginning of another, which may come in either order.
+            // rayservice-NAME-UUUUU-N, with letters of the job's uid. N also counts slices that
+            // were pending only between the end of one cluster and the start of another, which may
+            // come in either order.
             let mut parts: Vec<&str> = name.rsplitn(3, '-').collect();
             parts.reverse();
             match parts[..] {
@@ -91,7 +92,7 @@ fn stem(kind: &str, name: &str, object: &Value) -> String {
     }
 }
 
-/// What tells things of the same stem apart, other than their names and times.
+/// Returns what distinguishes objects of the same stem, besides names and times.
 fn distinction(kind: &str, object: &Value) -> String {
     match kind {
         "RayCluster" => {
@@ -104,7 +105,7 @@ fn distinction(kind: &str, object: &Value) -> String {
         "Pod" => {
             let labels = &object["metadata"]["labels"];
             let index = |label: &str| format!("{:>9}", labels[label].as_str().unwrap_or_default());
-            // Of pods that are as old as one another, those with the lower names are let go first, which are random.
+            // Pods of equal age are ungated in the order of their names, which are random.
             let gates = object.pointer("/spec/schedulingGates").and_then(Value::as_array);
             let waits = if gates.is_some_and(|gates| !gates.is_empty()) { "waits" } else { "runs" };
             format!("{waits}{}{}", index("ray.io/worker-group-replica-index"), index("ray.io/replica-host-index"))
@@ -113,19 +114,20 @@ fn distinction(kind: &str, object: &Value) -> String {
     }
 }
 
-/// A text in which things that are gone, and so unknown, are told by their form: uids, and names that end at random.
+/// Replaces uids and names of deleted objects, which are not in the dump and are recognized by
+/// their form.
 fn without_gone(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-';
-    let mut told = String::with_capacity(text.len());
+    let mut cleaned = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(start) = rest.find(is_part) {
-        told.push_str(&rest[..start]);
+        cleaned.push_str(&rest[..start]);
         let word = &rest[start..];
         let end = word.find(|c| !is_part(c)).unwrap_or(word.len());
-        told.push_str(&without_random(&word[..end]));
+        cleaned.push_str(&without_random(&word[..end]));
         rest = &word[end..];
     }
-    told + rest
+    cleaned + rest
 }
 
 fn without_random(word: &str) -> String {
@@ -134,7 +136,7 @@ fn without_random(word: &str) -> String {
     if let [a, b, c, d, e] = parts[..]
         && [(a, 8), (b, 4), (c, 4), (d, 4), (e, 12)].iter().all(|(part, length)| is_hex(part, *length))
     {
-        return "<uid of what is gone>".to_owned();
+        return "<uid of deleted object>".to_owned();
     }
     let job = |first: &str| first == "rayservice" || first == "raycluster";
     if let [first, middle @ .., uid, number] = &parts[..]
@@ -143,13 +145,13 @@ fn without_random(word: &str) -> String {
         && is_hex(uid, 5)
         && number.chars().all(|c| c.is_ascii_digit())
     {
-        return format!("{first}-{}-<uid>-<gone>", middle.join("-"));
+        return format!("{first}-{}-<uid>-<deleted>", middle.join("-"));
     }
-    // No word of a language has only such letters; and a number doesn't come after a name.
+    // No word consists of these letters only. A number without a name before it is not a suffix.
     let is_random = |part: &str| part.len() == 5 && part.chars().all(|c| ALPHABET.contains(c));
     if word.starts_with(|c: char| c.is_ascii_lowercase()) && parts.iter().skip(1).any(|part| is_random(part)) {
         let known = parts.iter().enumerate();
-        let known = known.map(|(at, part)| if at > 0 && is_random(part) { "<gone>" } else { *part });
+        let known = known.map(|(at, part)| if at > 0 && is_random(part) { "<deleted>" } else { *part });
         return known.collect::<Vec<_>>().join("-");
     }
     word.to_owned()
@@ -167,22 +169,22 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::uid("uid 0e3e10be-7e47-49f0-8260-f7e299d39212.", "uid <uid of what is gone>.")]
-    #[case::slice("s0/rayservice-chat-f1fd0-3 waits", "s0/rayservice-chat-<uid>-<gone> waits")]
-    #[case::cluster("RayCluster chat-5hvb5 goes", "RayCluster chat-<gone> goes")]
-    #[case::replica("small-25548", "small-<gone>")]
+    #[case::uid("uid 0e3e10be-7e47-49f0-8260-f7e299d39212.", "uid <uid of deleted object>.")]
+    #[case::slice("s0/rayservice-chat-f1fd0-3 waits", "s0/rayservice-chat-<uid>-<deleted> waits")]
+    #[case::cluster("RayCluster chat-5hvb5 goes", "RayCluster chat-<deleted> goes")]
+    #[case::replica("small-25548", "small-<deleted>")]
     #[case::number("-25548 and 25548", "-25548 and 25548")]
-    #[case::pod("(chat-5hvb5-head-c8nm8)", "(chat-<gone>-head-<gone>)")]
+    #[case::pod("(chat-5hvb5-head-c8nm8)", "(chat-<deleted>-head-<deleted>)")]
     #[case::nothing_random(
         "team-a, on-demand, is-ray-node, worker-group-small",
         "team-a, on-demand, is-ray-node, worker-group-small"
     )]
-    fn what_is_gone_is_told_by_its_form(#[case] text: &str, #[case] expected: &str) {
+    fn names_of_deleted_objects_are_recognized_by_their_form(#[case] text: &str, #[case] expected: &str) {
         assert_eq!(without_gone(text), expected);
     }
 
     #[test]
-    fn the_same_things_are_called_the_same_on_both_sides() {
+    fn corresponding_objects_get_the_same_name_on_both_sides() {
         let dump = |cluster: &str, pod: &str, uid: &str| {
             let meta = json!({
                 "name": cluster, "uid": uid, "labels": {"ray.io/originated-from-cr-name": "chat"},
@@ -199,9 +201,9 @@ mod tests {
             Names::of(&dump("chat-dfgkl", "2w2w2", "u2"), &place),
         );
 
-        let told = here.told("pod chat-bcdfg-head-xz245 of chat-bcdfg (u1)");
+        let renamed = here.told("pod chat-bcdfg-head-xz245 of chat-bcdfg (u1)");
 
-        assert_eq!(told, "pod chat-<1>-head-<1> of chat-<1> (<uid of RayCluster chat-<1>>)");
-        assert_eq!(told, there.told("pod chat-dfgkl-head-2w2w2 of chat-dfgkl (u2)"));
+        assert_eq!(renamed, "pod chat-<1>-head-<1> of chat-<1> (<uid of RayCluster chat-<1>>)");
+        assert_eq!(renamed, there.told("pod chat-dfgkl-head-2w2w2 of chat-dfgkl (u2)"));
     }
 }

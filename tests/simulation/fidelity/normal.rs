@@ -1,4 +1,4 @@
-//! Takes from objects what differs between any two control planes, and nothing else.
+//! Removes from objects exactly what differs between any two control planes.
 
 use serde_json::{Map, Value, json};
 
@@ -6,17 +6,17 @@ use super::dump::{Dump, WAITS_FOR_QUOTA, waits_for_quota};
 use super::names::Names;
 use crate::script::manifests::Place;
 
-/// Objects by kind and by what they are called on every control plane.
+/// Normalized objects by kind and normalized name.
 pub(super) type Normal = std::collections::BTreeMap<String, Value>;
 
-/// Where conditions are.
+/// Paths of condition lists.
 const CONDITIONS: [&str; 3] = [
     "/status/conditions",
     "/status/activeServiceStatus/rayClusterStatus/conditions",
     "/status/pendingServiceStatus/rayClusterStatus/conditions",
 ];
 
-/// What is the same wherever the same was done.
+/// Returns the objects without what differs between control planes.
 pub(super) fn normalised(dump: &Dump, place: &Place) -> Normal {
     let names = Names::of(dump, place);
     let objects = dump.iter().map(|((kind, name), object)| {
@@ -29,8 +29,8 @@ pub(super) fn normalised(dump: &Dump, place: &Place) -> Normal {
     objects.collect()
 }
 
-/// Objects in which those who wait for quota are not told for how much, nor whether it is more than there is in all: both may
-/// be the numbers of up to ten seconds ago (`REFRESH_AFTER` in `src/queue/cycle.rs`).
+/// Removes messages of false conditions and merges the pending reasons of insufficient quota: both
+/// may be up to ten seconds old (`REFRESH_AFTER` in `src/queue/scheduling_cycle.rs`).
 pub(super) fn without_numbers(mut objects: Normal) -> Normal {
     for object in objects.values_mut() {
         for conditions in CONDITIONS {
@@ -48,7 +48,7 @@ pub(super) fn without_numbers(mut objects: Normal) -> Normal {
     objects
 }
 
-/// Tells texts without what is random in them, and times as times.
+/// Replaces timestamps and random names in all strings.
 fn told(value: Value, names: &Names) -> Value {
     match value {
         Value::String(text) if is_time(&text) => "<time>".into(),
@@ -59,7 +59,8 @@ fn told(value: Value, names: &Names) -> Value {
     }
 }
 
-/// Those who hold as much as one another are named in the order of their uids, which are random: here in that of their names.
+/// Sorts holders of quota in a message by name. Holders of equal amounts are listed in the order of
+/// their random uids.
 fn in_order(text: &str) -> String {
     let parts = text.split(';').map(|part| match part.rsplit_once(": ") {
         Some((before, holders)) if holders.contains(" holds ") => {
@@ -76,12 +77,12 @@ fn is_time(text: &str) -> bool {
     text.len() >= 20 && text.ends_with('Z') && text.parse::<jiff::Timestamp>().is_ok()
 }
 
-/// Removes what need not be the same.
+/// Removes fields that may differ.
 fn reduce(kind: &str, object: &mut Value) {
     let meta = fields(object, "/metadata");
-    // One counter over everything that ever happened on a control plane.
+    // A counter of all writes of a control plane.
     meta.remove("resourceVersion");
-    // When and by how many writes a field became what it is depends on which events arrived together.
+    // The number and the times of the writes depend on which events arrived together.
     meta.remove("managedFields");
     match kind {
         "Pod" => pod(object),
@@ -97,15 +98,16 @@ fn reduce(kind: &str, object: &mut Value) {
     }
 }
 
-/// Whether a cluster was seen in a state that it had for a moment depends on who was faster: only the present one counts.
+/// Keeps only the transition time of the current state: whether a brief state was observed depends
+/// on timing.
 fn cluster(object: &mut Value, status: &str) {
     let state = object.pointer(&format!("{status}/state")).cloned().unwrap_or_default();
     let times = object.pointer_mut(&format!("{status}/stateTransitionTimes")).and_then(Value::as_object_mut);
     times.into_iter().for_each(|times| times.retain(|of, _| *of == state));
 }
 
-/// What the API server makes of every pod, the scheduler's choice among equal nodes, and what a kubelet says of containers,
-/// which nobody here reads.
+/// Removes defaults of the API server, the node name, and container statuses, which Sluice does not
+/// read.
 fn pod(pod: &mut Value) {
     let spec = fields(pod, "/spec");
     let defaults = json!({
@@ -124,7 +126,8 @@ fn pod(pod: &mut Value) {
     if let Some(node) = spec.get_mut("nodeName") {
         *node = "<node>".into();
     }
-    // The admission plugins DefaultTolerationSeconds and ServiceAccount, which the simulator hasn't.
+    // Added by the admission plugins DefaultTolerationSeconds and ServiceAccount, which the
+    // simulator lacks.
     let by_plugin = |item: &Value| {
         let key = item["key"].as_str().unwrap_or_default();
         matches!(key, "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
@@ -144,7 +147,7 @@ fn pod(pod: &mut Value) {
     for address in ["hostIP", "hostIPs", "podIPs", "containerStatuses", "initContainerStatuses", "qosClass"] {
         status.remove(address);
     }
-    // Which of the kubelet's conditions there are, and in which order, differs between kubelets; two of them are read.
+    // Kubelets differ in the conditions that they set and in their order; Sluice reads these two.
     retain(status, "conditions", |item| matches!(item["type"].as_str(), Some("Ready" | "PodScheduled")));
     let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
     for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -176,7 +179,7 @@ fn without_container_defaults(container: &mut Map<String, Value>) {
     }
 }
 
-/// What the API server makes of every Service.
+/// Removes defaults of the API server and addresses.
 fn service(service: &mut Value) {
     let spec = fields(service, "/spec");
     for addresses in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
@@ -198,8 +201,8 @@ fn service(service: &mut Value) {
     }
 }
 
-/// Of the labels and annotations only those that say whose it is count, and how often it was written depends on which pods
-/// changed together.
+/// Keeps only the label that names the Service. The generation depends on which pods changed
+/// together.
 fn endpoint_slice(slice: &mut Value) {
     let meta = fields(slice, "/metadata");
     meta.remove("generation");
@@ -212,7 +215,7 @@ fn endpoint_slice(slice: &mut Value) {
     }
 }
 
-/// Conditions are told by their types, and endpoints and ports have no order. A list of nothing is written in two ways.
+/// Sorts conditions by type, and endpoints and ports by name. Missing and empty lists become equal.
 fn sort(kind: &str, object: &mut Value) {
     for conditions in CONDITIONS {
         let conditions = object.pointer_mut(conditions).and_then(Value::as_array_mut);
@@ -229,9 +232,9 @@ fn sort(kind: &str, object: &mut Value) {
     }
 }
 
-/// A slice shrinks pod by pod or at once, as the news of the pods comes in. What it was when its conditions were written
-/// follows from that, and for one that is over also what was left of it; time that has passed is time. (For its number see
-/// [`Names`].)
+/// Removes what depends on timing. A slice shrinks pod by pod or in one write, depending on when
+/// pod events arrive. So the observed generations differ, and for a finished slice also its last
+/// pod sets. (For the sequence number see [`Names`].)
 fn workload(workload: &mut Value) {
     fields(workload, "/metadata").remove("generation");
     let conditions = workload.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
@@ -257,8 +260,8 @@ fn workload(workload: &mut Value) {
     }
 }
 
-/// Two clusters whose pods ask for the same share a pod set, and the first that was seen lends its template. So what counts of
-/// it is what they ask the scheduler for.
+/// Keeps only the scheduling fields of a template. Clusters with equal requests share a pod set,
+/// which has the template of the cluster that was seen first.
 fn as_asked(template: &mut Value) {
     fields(template, "").retain(|field, _| field == "spec");
     let spec = fields(template, "/spec");
@@ -272,9 +275,9 @@ fn as_asked(template: &mut Value) {
     }
 }
 
-/// The fields of a part of an object, which every object of its kind has.
+/// Returns the fields at a path that every object of the kind has.
 fn fields<'a>(object: &'a mut Value, pointer: &str) -> &'a mut Map<String, Value> {
-    object.pointer_mut(pointer).and_then(Value::as_object_mut).unwrap_or_else(|| panic!("there is no {pointer}"))
+    object.pointer_mut(pointer).and_then(Value::as_object_mut).unwrap_or_else(|| panic!("missing {pointer}"))
 }
 
 fn without_defaults(object: &mut Map<String, Value>, defaults: &Value) {
@@ -295,19 +298,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holders_are_named_in_one_order() {
-        let told = in_order(
+    fn holders_are_sorted_by_name() {
+        let sorted = in_order(
             "2 of 3 used: b holds 1, a holds 1; fits once 1 is released; 1 used, limited by cohort x: d holds 1, c holds 1",
         );
 
         assert_eq!(
-            told,
+            sorted,
             "2 of 3 used: a holds 1, b holds 1; fits once 1 is released; 1 used, limited by cohort x: c holds 1, d holds 1"
         );
     }
 
     #[test]
-    fn of_a_slice_that_is_over_counts_that_it_is() {
+    fn finished_slices_with_different_members_are_equal() {
         let slice = |members: &str, generation: i64| {
             let record = format!("{{\"sequence\":1,\"members\":[{members}]}}");
             let meta = json!({"name": "s", "generation": generation, "annotations": {"sluice.dev/slice": record}});
@@ -323,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_server_adds_to_every_pod_does_not_count_and_other_values_do() {
+    fn defaults_of_the_api_server_are_removed_and_other_values_are_kept() {
         let pod = |policy: &str| {
             let spec =
                 json!({"restartPolicy": policy, "containers": [{"name": "c", "imagePullPolicy": "IfNotPresent"}]});

@@ -1,4 +1,4 @@
-//! Sees every change on a control plane, and knows when the last one in each place was.
+//! Watches a control plane and records the time of the last change in each namespace.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,7 +15,7 @@ use super::dump::{Dump, GLOBAL, Key, NAMESPACED};
 use crate::script::manifests::Place;
 use crate::script::perform::resource;
 
-/// Watches all places of a control plane.
+/// Watches all namespaces of a control plane.
 pub(super) struct Observer {
     seen: Arc<Mutex<Seen>>,
     _watches: JoinSet<()>,
@@ -26,7 +26,7 @@ struct Seen {
     places: BTreeMap<String, Scene>,
 }
 
-/// What is in a place.
+/// State of a namespace.
 #[derive(Default)]
 struct Scene {
     objects: Dump,
@@ -34,7 +34,7 @@ struct Scene {
 }
 
 impl Observer {
-    /// Watches from now on.
+    /// Starts the watches.
     pub(super) fn start(client: &Client) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let mut watches = JoinSet::new();
@@ -44,18 +44,18 @@ impl Observer {
         Self { seen, _watches: watches }
     }
 
-    /// When something last changed in a place, as far as it was heard of.
+    /// Returns the time at which the last change in a namespace was received.
     pub(super) fn changed(&self, place: &Place) -> Option<Instant> {
         self.lock().places.get(&place.namespace)?.changed
     }
 
-    /// Asks something of the objects of a place.
+    /// Evaluates a function on the objects of a namespace.
     pub(super) fn ask<T>(&self, place: &Place, question: impl FnOnce(&Dump) -> T) -> T {
         question(self.lock().places.get(&place.namespace).map_or(&Dump::new(), |scene| &scene.objects))
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().expect("nobody panics while they hold it")
+        self.seen.lock().expect("no holder of the lock panics")
     }
 }
 
@@ -69,7 +69,7 @@ async fn follow(client: Client, kind: &'static str, seen: Arc<Mutex<Seen>>) {
             Ok(watcher::Event::Init | watcher::Event::InitDone) => continue,
             Err(error) => panic!("watching {kind}: {error}"),
         };
-        seen.lock().expect("nobody panics while they hold it").put(kind, object, gone);
+        seen.lock().expect("no holder of the lock panics").put(kind, object, gone);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Performs scripts on a real control plane, many at a time.
+//! Executes scripts on a real control plane, many in parallel.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,15 +17,16 @@ use crate::script::perform::Performer;
 use crate::script::step::{Act, Script};
 use sluice_testkit::{Manager, TestEnv};
 
-/// Sluice refreshes the numbers that it tells those who wait after 10 seconds; of that nothing shows in an object.
+/// Sluice refreshes the numbers in pending conditions after 10 seconds; until then no object shows
+/// that a refresh is due.
 const UNTIL_TOLD: Duration = Duration::from_secs(11);
-/// How long one waits for rest: the limit is for what never comes.
+/// Timeout of waiting for quiescence.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How long one waits for Events that are to come.
+/// Timeout of waiting for expected Events.
 const UNTIL_PUBLISHED: Duration = Duration::from_secs(30);
 
-/// A control plane with a manager.
+/// A real control plane with a manager.
 pub(super) struct Real {
     env: TestEnv,
     _manager: Manager,
@@ -41,11 +42,12 @@ impl Drop for Real {
 }
 
 impl Real {
-    /// Starts it, with room for many scripts.
+    /// Starts a control plane with nodes for many scripts.
     pub(super) async fn start() -> Self {
-        let dir = std::env::temp_dir().join(format!("sluice-fidelity-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("sluice-conformance-{}", std::process::id()));
         let env = TestEnv::start_with(dir, false, &["--nodes", "40"]).await;
-        // No policy is evaluated in the simulator, where scripts move services that hold quota to other queues.
+        // The simulator evaluates no admission policies, and scripts move services that hold quota
+        // to other queues.
         env.delete_policy("sluice-queue-names").await;
         let manager = env.manager().await;
         let observer = Arc::new(Observer::start(&env.client));
@@ -54,11 +56,11 @@ impl Real {
         Self { env, _manager: manager, observer, rounds, canary }
     }
 
-    /// Performs a script, and returns what it leaves behind. Events may come a while after what they tell of: those that are
-    /// `expected` are waited for.
+    /// Executes a script and returns its outcome. Waits for the `expected` Events, which may be
+    /// published later than the writes that they report.
     ///
     /// # Errors
-    /// When something is refused, or there is no rest.
+    /// When a request is rejected, or the system does not become quiescent.
     pub(super) async fn perform(
         &self,
         script: &Script,
@@ -87,9 +89,9 @@ impl Real {
     async fn told(&self, place: &Place, expected: &BTreeSet<String>) -> Result<BTreeSet<String>, String> {
         let since = Instant::now();
         loop {
-            let told = reasons(&self.env.client, place).await.map_err(|error| error.to_string())?;
-            if expected.is_subset(&told) || since.elapsed() > UNTIL_PUBLISHED {
-                return Ok(told);
+            let reasons = reasons(&self.env.client, place).await.map_err(|error| error.to_string())?;
+            if expected.is_subset(&reasons) || since.elapsed() > UNTIL_PUBLISHED {
+                return Ok(reasons);
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -99,8 +101,7 @@ impl Real {
         performer.perform(act).await.map_err(|error| format!("{act:?}: {error}"))
     }
 
-    /// Waits until all that has been done in a place has come to rest, and nothing has changed for some time; returns what is
-    /// there then.
+    /// Waits until a namespace is quiescent and has not changed for `quiet`. Returns its objects.
     async fn rest(&self, place: &Place, quiet: Duration) -> Result<Dump, String> {
         let since = Instant::now();
         loop {
@@ -109,14 +110,14 @@ impl Real {
             let waited = since.elapsed();
             if waited > PATIENCE {
                 let there = self.observer.ask(place, |objects| format!("{:#?}", objects.keys()));
-                return Err(format!("there is no rest: {promised:?}; there are {there}"));
+                return Err(format!("not quiescent: {promised:?}; the objects are {there}"));
             }
             let changed = self.observer.changed(place).map_or(since, |changed| changed.max(since));
             let round = self.rounds.borrow().is_some_and(|started| started >= changed);
             if promised.is_some() || !round || changed.elapsed() < quiet {
                 continue;
             }
-            // What is there must be what was judged.
+            // The listed objects must be those that were found quiescent.
             let dump = dump(&self.env.client, place).await.map_err(|error| error.to_string())?;
             if self.observer.ask(place, |objects| versions(objects) == versions(&dump)) {
                 return Ok(dump);

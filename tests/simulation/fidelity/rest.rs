@@ -1,22 +1,22 @@
-//! Whether objects tell of more to come.
+//! Detects objects that show pending work.
 //!
-//! What is under way shows in the objects, except for the time between a change and the reaction of whoever watches it. So
-//! rest is: the objects promise nothing more, and everyone has had the time to react to the last change. What is promised is
-//! told here; the other half is how long nothing changes.
+//! Work in progress is visible in the objects, except between a change and the reaction of its
+//! watchers. So a system is quiescent if no object shows pending work and all watchers had time to
+//! react to the last change. This module checks the first half; callers check the second.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// On a cluster that no longer serves: when it goes.
+/// Deletion time of a cluster that no longer serves.
 const DELETE_AFTER: &str = "/metadata/annotations/sluice.dev~1delete-after";
 
-/// What is still to come, if anything.
+/// Returns an object with pending work and a description, if any.
 pub(super) fn unrest<'a>(objects: impl Iterator<Item = &'a Value> + Clone) -> Option<String> {
     let uids: BTreeSet<&str> = objects.clone().map(|object| text(object, "/metadata/uid")).collect();
     let all = World { objects };
     all.objects.clone().find_map(|object| {
-        let why = going(object).or_else(|| orphaned(object, &uids)).or_else(|| match text(object, "/kind") {
+        let why = terminating(object).or_else(|| orphaned(object, &uids)).or_else(|| match text(object, "/kind") {
             "RayService" => all.service(object),
             "RayCluster" => all.cluster(object),
             "Workload" => all.workload(object),
@@ -39,7 +39,7 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
 
     fn service(&self, service: &Value) -> Option<String> {
         if unseen(service) {
-            return Some("its last change was not seen".into());
+            return Some("its last change was not observed".into());
         }
         if service.pointer("/spec/suspend") == Some(&Value::Bool(true)) {
             return (!is_true(service, "Suspended")).then(|| "is not suspended yet".into());
@@ -50,15 +50,15 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
         };
         match (child("active"), child("pending")) {
             (None, None) => Some("has no cluster".into()),
-            (Some(None), _) | (_, Some(None)) => Some("names a cluster that isn't there".into()),
-            (_, Some(Some(pending))) if !is_suspended(pending) => Some("goes on to another cluster".into()),
+            (Some(None), _) | (_, Some(None)) => Some("names a cluster that does not exist".into()),
+            (_, Some(Some(pending))) if !is_suspended(pending) => Some("is upgrading to another cluster".into()),
             (Some(Some(active)), _) if !is_suspended(active) => {
                 let applications = service.pointer("/status/activeServiceStatus/applicationStatuses");
                 let applications = applications.and_then(Value::as_object);
                 let run = applications.is_some_and(|all| {
                     !all.is_empty() && all.values().all(|application| text(application, "/status") == "RUNNING")
                 });
-                (!is_true(service, "Ready") || !run).then(|| "doesn't serve yet".into())
+                (!is_true(service, "Ready") || !run).then(|| "does not serve yet".into())
             }
             _ => None,
         }
@@ -67,10 +67,10 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
     fn cluster(&self, cluster: &Value) -> Option<String> {
         let name = text(cluster, "/metadata/name");
         if unseen(cluster) {
-            return Some("its last change was not seen".into());
+            return Some("its last change was not observed".into());
         }
         if cluster.pointer(DELETE_AFTER).is_some() {
-            return Some("is going to be deleted".into());
+            return Some("will be deleted".into());
         }
         let is_own = |object: &&Value| {
             text(object, "/kind") == "Pod" && text(object, "/metadata/labels/ray.io~1cluster") == name
@@ -84,7 +84,8 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
         }
     }
 
-    /// The controller of EndpointSlices takes its time with a Service that has just changed, however fast all others are.
+    /// Checks the EndpointSlices of a Service: their controller delays updates after a change of
+    /// the Service.
     fn endpoints(&self, service: &Value) -> Option<String> {
         let selector = service.pointer("/spec/selector").and_then(Value::as_object)?;
         let name = text(service, "/metadata/name");
@@ -97,18 +98,18 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
         let slices = of_kind("EndpointSlice").filter(is_its).filter_map(|slice| slice["endpoints"].as_array());
         let published = slices.flatten().map(|endpoint| text(endpoint, "/targetRef/uid"));
         let (selected, published): (BTreeSet<&str>, BTreeSet<&str>) = (selected.collect(), published.collect());
-        (selected != published).then(|| "its endpoints are not what it selects yet".into())
+        (selected != published).then(|| "its endpoints do not match its selector yet".into())
     }
 
-    /// One that was admitted opens the gates of all that it was made for.
+    /// Checks a Workload: when admitted, all of its clusters must be unsuspended.
     fn workload(&self, workload: &Value) -> Option<String> {
         if is_true(workload, "Finished") {
             return None;
         }
         let (admitted, evicted) = (is_true(workload, "Admitted"), is_true(workload, "Evicted"));
-        let gives_back = evicted || is_true(workload, "sluice.dev/PartiallyPreempted");
-        if gives_back && is_true(workload, "QuotaReserved") {
-            return Some("gives its quota back".into());
+        let releases = evicted || is_true(workload, "sluice.dev/PartiallyPreempted");
+        if releases && is_true(workload, "QuotaReserved") {
+            return Some("has not released its quota".into());
         }
         if is_true(workload, "QuotaReserved") && !admitted {
             return Some("is not admitted yet".into());
@@ -117,7 +118,7 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> World<I> {
         let members = record.pointer("/members").and_then(Value::as_array)?;
         let closed = members.iter().filter_map(|member| self.named("RayCluster", text(member, "/name")));
         let closed = closed.filter(|cluster| is_suspended(cluster)).count();
-        (admitted && closed > 0).then(|| "is admitted, and a gate is still closed".into())
+        (admitted && closed > 0).then(|| "is admitted, and a cluster is still suspended".into())
     }
 }
 
@@ -138,14 +139,14 @@ fn unseen(object: &Value) -> bool {
     object.pointer("/status/observedGeneration") != object.pointer("/metadata/generation")
 }
 
-fn going(object: &Value) -> Option<String> {
-    object.pointer("/metadata/deletionTimestamp").map(|_| "is being deleted".into())
+fn terminating(object: &Value) -> Option<String> {
+    object.pointer("/metadata/deletionTimestamp").map(|_| "is terminating".into())
 }
 
 fn orphaned(object: &Value, uids: &BTreeSet<&str>) -> Option<String> {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array)?;
-    let gone = owners.iter().any(|owner| !uids.contains(text(owner, "/uid")));
-    gone.then(|| "belongs to something that is gone".into())
+    let orphaned = owners.iter().any(|owner| !uids.contains(text(owner, "/uid")));
+    orphaned.then(|| "has an owner that was deleted".into())
 }
 
 fn pod(pod: &Value) -> Option<String> {
@@ -172,59 +173,60 @@ mod tests {
     }
 
     #[rstest]
-    #[case::pod_that_starts("Pod", json!({"status": {"conditions": []}}), Some("is not ready yet"))]
-    #[case::pod_that_is_ready("Pod", json!({"status": {"conditions": condition("Ready")}}), None)]
-    #[case::pod_that_waits_for_quota("Pod", json!({"spec": {"schedulingGates": [{"name": "g"}]}}), None)]
-    #[case::change_that_nobody_saw("RayService", json!({"status": {"observedGeneration": 0}}), Some("not seen"))]
-    #[case::service_that_goes_to_sleep(
+    #[case::starting_pod("Pod", json!({"status": {"conditions": []}}), Some("is not ready yet"))]
+    #[case::ready_pod("Pod", json!({"status": {"conditions": condition("Ready")}}), None)]
+    #[case::gated_pod("Pod", json!({"spec": {"schedulingGates": [{"name": "g"}]}}), None)]
+    #[case::unobserved_change("RayService", json!({"status": {"observedGeneration": 0}}), Some("not observed"))]
+    #[case::suspending_service(
         "RayService",
         json!({"spec": {"suspend": true}, "status": {"observedGeneration": 1}}),
         Some("is not suspended yet")
     )]
-    #[case::service_that_sleeps(
+    #[case::suspended_service(
         "RayService",
         json!({"spec": {"suspend": true}, "status": {"observedGeneration": 1, "conditions": condition("Suspended")}}),
         None
     )]
-    #[case::cluster_that_opens("RayCluster", json!({"status": {"observedGeneration": 1}}), Some("has no pods yet"))]
-    #[case::cluster_that_waits(
+    #[case::starting_cluster("RayCluster", json!({"status": {"observedGeneration": 1}}), Some("has no pods yet"))]
+    #[case::suspended_cluster(
         "RayCluster",
         json!({"spec": {"suspend": true}, "status": {"observedGeneration": 1}}),
         None
     )]
-    #[case::slice_that_is_evicted(
+    #[case::evicted_slice(
         "Workload",
         json!({"status": {"conditions": [
             {"type": "QuotaReserved", "status": "True"},
             {"type": "Admitted", "status": "True"},
             {"type": "Evicted", "status": "True"},
         ]}}),
-        Some("gives its quota back")
+        Some("has not released its quota")
     )]
-    #[case::slice_that_waits("Workload", json!({}), None)]
-    fn what_an_object_promises_is_waited_for(#[case] kind: &str, #[case] more: Value, #[case] expected: Option<&str>) {
+    #[case::pending_slice("Workload", json!({}), None)]
+    fn pending_work_of_an_object_is_detected(#[case] kind: &str, #[case] more: Value, #[case] expected: Option<&str>) {
         let object = object(kind, more);
 
-        let told = unrest([&object].into_iter());
+        let found = unrest([&object].into_iter());
 
-        assert_eq!(told.is_some(), expected.is_some(), "{told:?}");
-        assert!(told.unwrap_or_default().contains(expected.unwrap_or_default()));
+        assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
+        assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()));
     }
 
     #[test]
-    fn what_goes_and_what_has_lost_its_owner_is_waited_for() {
-        let going = json!({"kind": "Service", "metadata": {"name": "x", "uid": "u", "deletionTimestamp": "t"}});
-        let lost = json!({"kind": "Service", "metadata": {"name": "x", "uid": "u", "ownerReferences": [{"uid": "v"}]}});
+    fn terminating_and_orphaned_objects_are_pending_work() {
+        let terminating = json!({"kind": "Service", "metadata": {"name": "x", "uid": "u", "deletionTimestamp": "t"}});
+        let orphan =
+            json!({"kind": "Service", "metadata": {"name": "x", "uid": "u", "ownerReferences": [{"uid": "v"}]}});
 
-        assert!(unrest([&going].into_iter()).is_some_and(|why| why.contains("is being deleted")));
-        assert!(unrest([&lost].into_iter()).is_some_and(|why| why.contains("belongs to something that is gone")));
+        assert!(unrest([&terminating].into_iter()).is_some_and(|why| why.contains("is terminating")));
+        assert!(unrest([&orphan].into_iter()).is_some_and(|why| why.contains("has an owner that was deleted")));
     }
 
     #[rstest]
-    #[case::nobody_yet(json!([]), true)]
-    #[case::who_is_gone(json!([{"targetRef": {"uid": "pod"}}, {"targetRef": {"uid": "another"}}]), true)]
-    #[case::who_is_ready(json!([{"targetRef": {"uid": "pod"}}]), false)]
-    fn a_service_leads_to_the_pods_that_are_ready(#[case] endpoints: Value, #[case] is_waited_for: bool) {
+    #[case::no_endpoint(json!([]), true)]
+    #[case::deleted_pod(json!([{"targetRef": {"uid": "pod"}}, {"targetRef": {"uid": "another"}}]), true)]
+    #[case::ready_pod(json!([{"targetRef": {"uid": "pod"}}]), false)]
+    fn endpoints_of_a_service_must_be_its_ready_pods(#[case] endpoints: Value, #[case] pending: bool) {
         let service =
             json!({"kind": "Service", "metadata": {"name": "x", "uid": "s"}, "spec": {"selector": {"app": "a"}}});
         let status = json!({"phase": "Running", "conditions": condition("Ready")});
@@ -234,8 +236,8 @@ mod tests {
         let slice =
             json!({"kind": "EndpointSlice", "metadata": {"labels": labels, "uid": "e"}, "endpoints": endpoints});
 
-        let told = unrest([&service, &pod, &slice].into_iter());
+        let found = unrest([&service, &pod, &slice].into_iter());
 
-        assert_eq!(told.is_some(), is_waited_for, "{told:?}");
+        assert_eq!(found.is_some(), pending, "{found:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Performs scripts in the simulator, where nothing goes wrong.
+//! Executes scripts in the simulator, without faults.
 
 use super::Outcome;
 use super::dump::{Dump, dump, reasons};
@@ -11,10 +11,10 @@ use crate::script::step::Script;
 use crate::transport::reliable;
 use crate::world::Shared;
 
-/// Performs a script with uids that ascend, or in an order that is drawn, and returns what it leaves behind.
+/// Executes a script with ascending uids, or with uids drawn from `uids`, and returns its outcome.
 ///
 /// # Errors
-/// When something is refused, or there is no rest.
+/// When a request is rejected, or the system does not become quiescent.
 pub(super) fn perform(script: &Script, place: &Place, seed: u64, uids: Option<Chance>) -> Result<Outcome, String> {
     let setting = Setting { uids, ..Setting::default() };
     calm::in_world_with(seed, setting, async |world| play(world, script, place).await)
@@ -43,6 +43,6 @@ async fn rest(world: &Shared, client: &kube::Client, place: &Place) -> Result<Du
     let dump = dump(client, place).await.map_err(|error| error.to_string())?;
     match unrest(dump.values()) {
         None => Ok(dump),
-        Some(promised) => Err(format!("nothing more happens, but {promised}")),
+        Some(promised) => Err(format!("nothing changes any more, but {promised}")),
     }
 }

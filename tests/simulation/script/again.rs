@@ -1,4 +1,4 @@
-//! Histories of one service that is upgraded again and again, from a seed.
+//! Generates scripts that upgrade one service many times, from a seed.
 
 use fastrand::Rng;
 
@@ -9,12 +9,13 @@ use crate::chance::Chance;
 
 /// The queue of the service.
 const QUEUE: &str = "team-a";
-/// The longest that is waited for while an upgrade is under way, in milliseconds.
+/// Maximum delay during an upgrade, in milliseconds.
 const LONGEST_PAUSE: u32 = 30_000;
 
 impl Script {
-    /// A service in a queue that has room for two of it, and so many upgrades: most wait until the one before has come to rest, some find
-    /// it under way, and for some there is no quota at first.
+    /// Returns a script that upgrades one service `upgrades` times, in a queue with quota for two
+    /// of its clusters. Most upgrades start when the one before has completed, some interrupt it,
+    /// and some lack quota at first.
     pub(crate) fn again_and_again(chance: &Chance, upgrades: u32) -> Self {
         let rng = &mut chance.of("script").about("again", 0);
         let service = of_a_life(rng);
@@ -36,7 +37,7 @@ impl Script {
         Self { scene: Scene::of_one_queue(QUEUE, two), steps }
     }
 
-    /// The service of such a history as it is in the end, put there at once.
+    /// Returns a script that creates the service with the final version of this script.
     pub(crate) fn as_in_the_end(&self) -> Self {
         let version = self.steps.iter().rev().find_map(|step| match &step.act {
             Act::SetVersion { version, .. } => Some(*version),
@@ -50,7 +51,7 @@ impl Script {
     }
 }
 
-/// A service that waits for as long as it takes.
+/// Returns a service without an admission timeout.
 fn of_a_life(rng: &mut Rng) -> Service {
     Service { queue: Some(QUEUE.to_owned()), recreate: false, patience: None, ..service(rng, "fruit") }
 }

@@ -1,4 +1,4 @@
-//! What has to be there in the end, once nothing stands in the way of anything that was asked for.
+//! Expected final state of a script, once no quota and no stopped queue blocks anything.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,9 @@ use super::manifests::{Place, deployment, image, ray_version, resources};
 use super::step::{Cluster, Pods, Script, Service};
 use super::wishes::Wishes;
 
-/// What is not as it has to be after a script that ends with [`Script::unblock`] has come to rest, one sentence each.
-/// `objects` are at least all RayServices, RayClusters, Workloads, Pods and Services of the place; others don't matter.
+/// Returns the deviations from the desired state after a script that ends with [`Script::unblock`],
+/// one sentence each. `objects` must have all RayServices, RayClusters, Workloads, Pods and
+/// Services of the namespace.
 pub(crate) fn unmet<'a>(script: &Script, place: &Place, objects: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
     let wishes = Wishes::of(script);
     let own = |object: &&Value| text(object, "/metadata/namespace") == place.namespace;
@@ -38,7 +39,7 @@ impl<'a> Found<'a> {
 
     fn named(&self, kind: &'static str, name: &str) -> Result<&'a Value, String> {
         let named = self.of(kind).find(|object| text(object, "/metadata/name") == name);
-        named.ok_or_else(|| format!("{kind} {name} isn't there"))
+        named.ok_or_else(|| format!("{kind} {name} does not exist"))
     }
 
     fn owned(&self, kind: &'static str, owner: &Value) -> Vec<&'a Value> {
@@ -46,12 +47,13 @@ impl<'a> Found<'a> {
         self.of(kind).filter(|object| owners(object).any(|owner| text(owner, "/uid") == uid)).collect()
     }
 
-    /// The Workloads of a job that are not over.
+    /// Returns the unfinished Workloads of a job.
     fn slices(&self, job: &Value) -> Vec<&'a Value> {
         self.owned("Workload", job).into_iter().filter(|slice| !is_true(slice, "Finished")).collect()
     }
 
-    /// It serves what was last asked for, from one cluster, with one slice and nothing pending.
+    /// Checks that a service serves its last spec from one cluster, with one slice and no pending
+    /// cluster.
     fn serves(&self, service: &Service) -> Result<(), String> {
         let found = self.named("RayService", &service.name)?;
         settled(found)?;
@@ -62,30 +64,31 @@ impl<'a> Found<'a> {
         let active = text(found, "/status/activeServiceStatus/rayClusterName");
         let cluster = self.named("RayCluster", active)?;
         let all = names(&self.owned("RayCluster", found));
-        hold(all == [active], || format!("serves from {active}, and has {all:?}"))?;
+        hold(all == [active], || format!("serves from {active}, and has clusters {all:?}"))?;
         let pods = self.consists_of(cluster, &service.pods)?;
-        self.is_paid(found, service.queue.as_deref(), &pods)?;
-        let leads_to = self.named("Service", &format!("{}-serve-svc", service.name))?;
-        let leads_to = text(leads_to, "/spec/selector/ray.io~1cluster");
-        hold(leads_to == active, || format!("serves from {active}, and requests go to {leads_to:?}"))?;
+        self.is_covered(found, service.queue.as_deref(), &pods)?;
+        let serve_service = self.named("Service", &format!("{}-serve-svc", service.name))?;
+        let selected = text(serve_service, "/spec/selector/ray.io~1cluster");
+        hold(selected == active, || format!("serves from {active}, and its Service selects {selected:?}"))?;
         let applications = found.pointer("/status/activeServiceStatus/applicationStatuses");
         let edition = deployment(service.edition);
         let running = applications.and_then(Value::as_object).into_iter().flatten().any(|(_, application)| {
             let status = application.pointer(&format!("/serveDeploymentStatuses/{edition}/status"));
             status.is_some_and(|status| status == "HEALTHY")
         });
-        hold(running, || format!("doesn't serve edition {}: {applications:?}", service.edition))
+        hold(running, || format!("does not serve edition {}: {applications:?}", service.edition))
     }
 
-    /// It has no cluster and no quota, and says so.
+    /// Checks that a suspended service has no cluster, holds no quota, and reports that it is
+    /// suspended.
     fn stands_still(&self, service: &Service) -> Result<(), String> {
         let found = self.named("RayService", &service.name)?;
         settled(found)?;
         hold(is_true(found, "Suspended"), || "is not suspended".into())?;
         let clusters = names(&self.owned("RayCluster", found));
-        hold(clusters.is_empty(), || format!("is suspended, and has {clusters:?}"))?;
+        hold(clusters.is_empty(), || format!("is suspended, and has clusters {clusters:?}"))?;
         let slices = names(&self.slices(found));
-        hold(slices.is_empty(), || format!("is suspended, and has {slices:?}"))
+        hold(slices.is_empty(), || format!("is suspended, and has Workloads {slices:?}"))
     }
 
     fn runs(&self, cluster: &Cluster) -> Result<(), String> {
@@ -95,18 +98,19 @@ impl<'a> Found<'a> {
             let other = pods.iter().find(|pod| !is_made_from(pod, &cluster.pods));
             hold(other.is_none(), || format!("{} has pods of an earlier spec", cluster.name))?;
         }
-        self.is_paid(found, cluster.queue.as_deref(), &pods)
+        self.is_covered(found, cluster.queue.as_deref(), &pods)
     }
 
-    /// A cluster is open, is what is wanted, and has all of its pods; returns those.
+    /// Checks that a cluster is unsuspended, as desired, and complete. Returns its pods.
     fn consists_of(&self, cluster: &Value, wanted: &Pods) -> Result<Vec<&'a Value>, String> {
         let name = text(cluster, "/metadata/name");
         settled(cluster)?;
         hold(cluster.pointer("/spec/suspend") != Some(&Value::Bool(true)), || format!("{name} is suspended"))?;
-        is_like(cluster, wanted).map_err(|what| format!("{name} differs from what is wanted in {what}"))?;
+        is_like(cluster, wanted).map_err(|what| format!("{name} differs from the desired spec in {what}"))?;
         let of_cluster = |pod: &&Value| text(pod, "/metadata/labels/ray.io~1cluster") == name;
         let pods: Vec<_> = self.of("Pod").filter(of_cluster).collect();
-        // What an autoscaler asked for while a cluster was replaced may be lost, so its own word is what counts.
+        // Replicas set by an autoscaler while the cluster was replaced may be lost, so the spec of
+        // the cluster counts.
         let groups = cluster.pointer("/spec/workerGroupSpecs").and_then(Value::as_array);
         let counts = groups.into_iter().flatten().map(|group| {
             let number = |field: &str, default| group[field].as_u64().unwrap_or(default);
@@ -119,27 +123,27 @@ impl<'a> Found<'a> {
         Ok(pods)
     }
 
-    /// One admitted Workload, and nothing else, holds quota for exactly these pods.
-    fn is_paid(&self, job: &Value, queue: Option<&str>, pods: &[&Value]) -> Result<(), String> {
+    /// Checks that exactly one Workload of the job is admitted and covers exactly these pods.
+    fn is_covered(&self, job: &Value, queue: Option<&str>, pods: &[&Value]) -> Result<(), String> {
         let slices = self.slices(job);
         let Some(queue) = queue else {
-            return hold(slices.is_empty(), || format!("asks no queue, and has {:?}", names(&slices)));
+            return hold(slices.is_empty(), || format!("has no queue, and has Workloads {:?}", names(&slices)));
         };
-        let [slice] = slices[..] else { return Err(format!("has {:?} for one Workload", names(&slices))) };
+        let [slice] = slices[..] else { return Err(format!("has Workloads {:?}, expected one", names(&slices))) };
         let name = text(slice, "/metadata/name");
-        hold(text(slice, "/spec/queueName") == queue, || format!("{name} doesn't wait in {queue}"))?;
+        hold(text(slice, "/spec/queueName") == queue, || format!("{name} is not in LocalQueue {queue}"))?;
         hold(is_true(slice, "Admitted"), || format!("{name} is not admitted"))?;
         hold(!is_true(slice, "Evicted"), || format!("{name} is evicted"))?;
         let sets = slice.pointer("/status/admission/podSetAssignments").and_then(Value::as_array);
         let sets: Vec<_> = sets.into_iter().flatten().collect();
-        let paid: u64 = sets.iter().filter_map(|set| set["count"].as_u64()).sum();
-        hold(paid == pods.len() as u64, || format!("{name} pays for {paid} pods of {}", pods.len()))?;
-        let charged = sum(sets.iter().filter_map(|set| set["resourceUsage"].as_object()));
-        let asked = sum(pods.iter().filter_map(|pod| requests(pod)));
-        hold(charged == asked, || format!("{name} is charged {charged:?}, and the pods ask for {asked:?}"))
+        let covered: u64 = sets.iter().filter_map(|set| set["count"].as_u64()).sum();
+        hold(covered == pods.len() as u64, || format!("{name} covers {covered} pods of {}", pods.len()))?;
+        let usage = sum(sets.iter().filter_map(|set| set["resourceUsage"].as_object()));
+        let requested = sum(pods.iter().filter_map(|pod| requests(pod)));
+        hold(usage == requested, || format!("{name} uses {usage:?}, and the pods request {requested:?}"))
     }
 
-    /// What is there of services and clusters that nobody wants.
+    /// Returns services and clusters that should not exist, and objects whose owner was deleted.
     fn leftovers(&self, wishes: &Wishes) -> Vec<String> {
         let is_wanted = |object: &Value| {
             let name = text(object, "/metadata/name");
@@ -153,17 +157,17 @@ impl<'a> Found<'a> {
         };
         let uids: Vec<&str> = self.objects.iter().map(|object| text(object, "/metadata/uid")).collect();
         let is_orphan = |object: &Value| owners(object).any(|owner| !uids.contains(&text(owner, "/uid")));
-        let told = |object: &&Value, what: &str| {
+        let describe = |object: &&Value, what: &str| {
             format!("{} {} {what}", text(object, "/kind"), text(object, "/metadata/name"))
         };
         let unwanted =
-            self.objects.iter().filter(|object| !is_wanted(object)).map(|object| told(object, "is unwanted"));
+            self.objects.iter().filter(|object| !is_wanted(object)).map(|object| describe(object, "should not exist"));
         let orphans = self.objects.iter().filter(|object| is_orphan(object));
-        unwanted.chain(orphans.map(|object| told(object, "belongs to something that is gone"))).collect()
+        unwanted.chain(orphans.map(|object| describe(object, "has an owner that was deleted"))).collect()
     }
 }
 
-/// Whether a cluster is what is wanted, but for the number of workers.
+/// Checks that a cluster has the desired spec, except for the number of workers.
 fn is_like(cluster: &Value, wanted: &Pods) -> Result<(), String> {
     let spec = &cluster["spec"];
     let version = ray_version(wanted.version);
@@ -184,7 +188,7 @@ fn is_like(cluster: &Value, wanted: &Pods) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a pod is one of those that are wanted.
+/// True if a pod matches the desired spec.
 fn is_made_from(pod: &Value, wanted: &Pods) -> bool {
     let group = text(pod, "/metadata/labels/ray.io~1group");
     let worker = wanted.groups.iter().find(|wanted| wanted.name == group).map(|group| group.size);
@@ -201,7 +205,7 @@ fn requests(pod: &Value) -> Option<serde_json::Map<String, Value>> {
     Some(amounts.map(|name| (name.to_owned(), requests.get(name).get().into())).collect())
 }
 
-/// Amounts by resource, in the units that Sluice counts them in.
+/// Sums amounts by resource, in the units of [`Amount`].
 fn sum(all: impl Iterator<Item = impl std::borrow::Borrow<serde_json::Map<String, Value>>>) -> BTreeMap<String, i64> {
     let mut sum = BTreeMap::new();
     for amounts in all {
@@ -223,11 +227,11 @@ fn hold(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Its last change was seen, and it is not on its way out.
+/// Checks that the last change of an object was observed and that it is not terminating.
 fn settled(object: &Value) -> Result<(), String> {
-    hold(object.pointer("/metadata/deletionTimestamp").is_none(), || "is being deleted".into())?;
+    hold(object.pointer("/metadata/deletionTimestamp").is_none(), || "is terminating".into())?;
     let seen = object.pointer("/status/observedGeneration") == object.pointer("/metadata/generation");
-    hold(seen, || "its last change was not seen".into())
+    hold(seen, || "its last change was not observed".into())
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {

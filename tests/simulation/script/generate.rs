@@ -1,4 +1,4 @@
-//! Plausible histories, from a seed.
+//! Generates plausible scripts from a seed.
 
 use fastrand::Rng;
 
@@ -8,33 +8,33 @@ use super::stories;
 use super::wishes::Wishes;
 use crate::chance::Chance;
 
-/// What kind of history is wanted.
+/// Options of a generated script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Whether things are also done while others are under way.
+    /// Allows actions before the system is quiescent.
     pub(crate) mid_flight: bool,
-    /// Whether queues may be in a cohort.
+    /// Allows cohorts.
     pub(crate) cohorts: bool,
-    /// Whether there may be priorities, and preemption by them.
+    /// Allows priorities, and preemption by priority.
     pub(crate) priorities: bool,
-    /// How many things happen to the services, at most.
+    /// Maximum number of scenarios.
     pub(crate) stories: u32,
 }
 
 impl Shape {
-    /// Everything that there is.
+    /// All features.
     pub(crate) const FULL: Self = Self { mid_flight: true, cohorts: true, priorities: true, stories: 4 };
-    /// Everything, one thing after the other has come to rest.
+    /// All features, with each action in a quiescent system.
     pub(crate) const RESTING: Self = Self { mid_flight: false, ..Self::FULL };
 }
 
-/// Names of services, in the order in which they are made.
+/// Names of services, in order of creation.
 const SERVICES: [&str; 3] = ["fruit", "chat", "rank"];
-/// The longest that is waited for while things are under way, in milliseconds.
+/// Maximum delay between actions in a busy system, in milliseconds.
 const LONGEST_PAUSE: u32 = 5_000;
 
 impl Script {
-    /// A history of this shape.
+    /// Returns a script with these options.
     pub(crate) fn random(chance: &Chance, shape: Shape) -> Self {
         let chance = chance.of("script");
         let services = services(&mut chance.about("services", 0));
@@ -54,11 +54,11 @@ impl Script {
     }
 }
 
-/// Writes a script, and knows what was asked for so far.
+/// Builds a script and tracks the desired state.
 pub(super) struct Author {
-    /// What is written.
+    /// The script so far.
     pub(super) script: Script,
-    /// What was asked for in it.
+    /// The desired state after the script so far.
     pub(super) wishes: Wishes,
     shape: Shape,
 }
@@ -68,12 +68,12 @@ impl Author {
         Self { wishes: Wishes::new(&scene), script: Script { scene, steps: Vec::new() }, shape }
     }
 
-    /// Whether things are also done while others are under way.
+    /// True if actions may start before the system is quiescent.
     pub(super) fn mid_flight(&self) -> bool {
         self.shape.mid_flight
     }
 
-    /// Something that is done after a while, when all is quiet or not.
+    /// Appends an action after a random delay, or in a quiescent system.
     pub(super) fn act(&mut self, rng: &mut Rng, act: Act) {
         let after = match rng.u32(0..4) {
             0 if self.shape.mid_flight => Pause::Millis(rng.u32(0..=300)),
@@ -83,14 +83,14 @@ impl Author {
         self.push(after, act);
     }
 
-    /// Something that is done while what was done before is under way, if the shape has that.
+    /// Appends an action shortly after the previous one, if the options allow that.
     pub(super) fn act_soon(&mut self, rng: &mut Rng, act: Act) {
         let after = if self.shape.mid_flight { Pause::Millis(rng.u32(0..=2_000)) } else { Pause::Rest };
         self.push(after, act);
     }
 
     fn push(&mut self, after: Pause, mut act: Act) {
-        // What comes of a limit in time depends on how fast everything is.
+        // The outcome of a timeout depends on the speed of the control plane.
         if let Act::PutService(service) = &mut act
             && !self.shape.mid_flight
         {
@@ -100,29 +100,29 @@ impl Author {
         self.script.steps.push(Step { after, act });
     }
 
-    /// A service that is there.
+    /// Returns a random existing service, if any.
     pub(super) fn any_service(&self, rng: &mut Rng) -> Option<Service> {
         rng.choice(self.wishes.services.values()).cloned()
     }
 
-    /// A queue, or none once in a while.
+    /// Returns a random queue, or None once in 20 times.
     pub(super) fn any_queue(&self, rng: &mut Rng) -> Option<String> {
         let queue = rng.choice(&self.script.scene.queues)?;
         (rng.u32(0..20) > 0).then(|| queue.name.clone())
     }
 
-    /// A priority class, or none.
+    /// Returns a random priority class, or None half of the time.
     pub(super) fn any_priority(&self, rng: &mut Rng) -> Option<String> {
         let class = rng.choice(&self.script.scene.priorities)?;
         rng.bool().then(|| class.name.clone())
     }
 
-    /// The quota of a queue with this much in its first flavor.
+    /// Returns the quota of a queue with this nominal quota of its first flavor.
     pub(super) fn quota_of(&self, queue: &str, nominal: Size) -> Vec<Quota> {
         let mut quotas = self.wishes.quotas.get(queue).cloned().unwrap_or_default();
         for quota in quotas.iter_mut().take(1) {
             quota.nominal = nominal;
-            // What is lent can't be more than there is.
+            // The lending limit cannot exceed the nominal quota.
             quota.lending = quota.lending.map(|limit| limit.least(nominal));
         }
         quotas
@@ -134,7 +134,7 @@ fn services(rng: &mut Rng) -> Vec<Service> {
     SERVICES.iter().take(count).map(|name| service(rng, name)).collect()
 }
 
-/// A service without a queue.
+/// Returns a random service without a queue.
 pub(super) fn service(rng: &mut Rng, name: &str) -> Service {
     Service {
         name: name.to_owned(),
@@ -150,7 +150,7 @@ pub(super) fn service(rng: &mut Rng, name: &str) -> Service {
     }
 }
 
-/// The pods of a small cluster.
+/// Returns the pods of a random small cluster.
 pub(crate) fn pods(rng: &mut Rng) -> Pods {
     let groups = match rng.u32(0..10) {
         0 => 0,
@@ -162,15 +162,16 @@ pub(crate) fn pods(rng: &mut Rng) -> Pods {
     Pods { version: 52, head: size(rng, 0), groups }
 }
 
-/// A group of workers.
+/// Returns a random worker group.
 pub(super) fn group(rng: &mut Rng, name: &str) -> Group {
     let hosts = if rng.u32(0..8) == 0 { 2 } else { 1 };
     let gpu = u32::from(rng.u32(0..4) == 0);
     Group { name: name.to_owned(), replicas: rng.u32(0..=2), hosts, size: size(rng, gpu) }
 }
 
-/// What a pod asks for. It isn't less than what the init container of a worker does, 200m and 256Mi, which would count instead
-/// (KubeRay 1.7 `ray-operator/controllers/ray/common/pod.go`).
+/// Returns random requests of a pod. They are at least those of the init container of a worker,
+/// 200m and 256Mi, which would count instead (KubeRay 1.7
+/// `ray-operator/controllers/ray/common/pod.go`).
 pub(super) fn size(rng: &mut Rng, gpu: u32) -> Size {
     let cpu = rng.choice([200, 250, 500]).unwrap_or_default();
     let memory = rng.choice([256, 384, 512]).unwrap_or_default();
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_survives_being_written_down() {
+    fn a_script_round_trips_through_yaml() {
         for script in scripts(Shape::FULL) {
             let text = serde_saphyr::to_string(&script).expect("a script is plain data");
 
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_can_be_done_is_done_in_some_script() {
+    fn every_action_occurs_in_some_script() {
         let mut done = BTreeSet::new();
 
         for script in scripts(Shape::FULL) {
@@ -280,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_done_mid_flight_where_that_is_not_wanted() {
+    fn actions_wait_for_quiescence_if_mid_flight_is_off() {
         for script in scripts(Shape::RESTING) {
             assert!(script.steps.iter().all(|step| step.after == Pause::Rest));
         }
     }
 
     #[test]
-    fn what_unblocks_a_script_leaves_quota_for_all_that_is_wanted() {
+    fn unblocking_a_script_leaves_quota_for_the_desired_state() {
         for mut script in scripts(Shape::FULL) {
             let acts = script.unblock();
             script.steps.extend(acts.into_iter().map(|act| Step { after: Pause::Rest, act }));

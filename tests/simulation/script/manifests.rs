@@ -1,4 +1,4 @@
-//! The objects that people apply, varied from the project's samples.
+//! Manifests that users apply, derived from the samples of the project.
 
 use std::sync::LazyLock;
 
@@ -9,42 +9,44 @@ use sluice_api::ray::routing_annotations::ROUTE_ANNOTATION;
 use super::scene::{Cohort, Flavor, Priority, Queue, Quota, Size};
 use super::step::{Cluster, Group, Pods, Service};
 
-/// The documents of the sample of a service, and of that of a queue.
+/// Documents of the RayService sample and of the queue sample.
 static SERVICE_SAMPLE: LazyLock<Vec<Value>> =
     LazyLock::new(|| documents(include_str!("../../../config/samples/rayservice.yaml")));
 static QUEUE_SAMPLE: LazyLock<Vec<Value>> =
     LazyLock::new(|| documents(include_str!("../../../config/samples/queue.yaml")));
-/// Groups may be scaled up to this.
+/// `maxReplicas` of every worker group.
 pub(crate) const MOST_WORKERS: u32 = 10;
-/// The class of Gateways.
+/// Name of the GatewayClass.
 const GATEWAY_CLASS: &str = "ways";
-/// What every quota covers.
+/// Resources of every quota.
 const RESOURCES: [&str; 3] = ["cpu", "memory", "nvidia.com/gpu"];
 
-/// Where a script is performed: in a namespace of its own. Its things that are in no namespace are named after that.
+/// Namespace of a script. The names of its cluster-scoped objects begin with the name of the
+/// namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The namespace.
+    /// Name of the namespace.
     pub(crate) namespace: String,
 }
 
 impl Place {
-    /// A place.
+    /// Returns the namespace with this name.
     pub(crate) fn new(namespace: impl Into<String>) -> Self {
         Self { namespace: namespace.into() }
     }
 
-    /// What something that is in no namespace is called.
+    /// Returns the prefixed name of a cluster-scoped object.
     pub(crate) fn global(&self, name: &str) -> String {
         format!("{}-{name}", self.namespace)
     }
 
-    /// The namespace itself.
+    /// Returns the Namespace.
     pub(crate) fn namespace(&self) -> Value {
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
     }
 
-    /// A ResourceFlavor. A picky one is for the nodes of one architecture, which all simulated nodes have.
+    /// Returns a ResourceFlavor. The node label of a dedicated one is the architecture of all
+    /// simulated nodes.
     pub(crate) fn flavor(&self, flavor: &Flavor) -> Value {
         let mut object = QUEUE_SAMPLE[0].clone();
         object["metadata"]["name"] = self.global(&flavor.name).into();
@@ -57,7 +59,7 @@ impl Place {
         object
     }
 
-    /// A WorkloadPriorityClass.
+    /// Returns a WorkloadPriorityClass.
     pub(crate) fn priority(&self, priority: &Priority) -> Value {
         json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -67,7 +69,7 @@ impl Place {
         })
     }
 
-    /// A GatewayClass.
+    /// Returns the GatewayClass.
     pub(crate) fn gateway_class(&self) -> Value {
         json!({
             "apiVersion": "gateway.networking.k8s.io/v1",
@@ -77,7 +79,7 @@ impl Place {
         })
     }
 
-    /// A Cohort.
+    /// Returns a Cohort.
     pub(crate) fn cohort(&self, cohort: &Cohort) -> Value {
         let mut spec = json!({});
         if !cohort.quotas.is_empty() {
@@ -91,7 +93,7 @@ impl Place {
         })
     }
 
-    /// A ClusterQueue.
+    /// Returns a ClusterQueue.
     pub(crate) fn cluster_queue(&self, queue: &Queue) -> Value {
         let mut object = QUEUE_SAMPLE[1].clone();
         object["metadata"]["name"] = self.global(&queue.name).into();
@@ -112,7 +114,7 @@ impl Place {
         object
     }
 
-    /// The LocalQueue of a ClusterQueue.
+    /// Returns the LocalQueue of a ClusterQueue.
     pub(crate) fn local_queue(&self, queue: &Queue) -> Value {
         let mut object = QUEUE_SAMPLE[2].clone();
         object["metadata"] = json!({"name": queue.name, "namespace": self.namespace});
@@ -120,7 +122,7 @@ impl Place {
         object
     }
 
-    /// `spec.resourceGroups`.
+    /// Returns `spec.resourceGroups`.
     pub(crate) fn quotas(&self, quotas: &[Quota]) -> Value {
         let flavors = quotas.iter().map(|quota| {
             let limits = [("borrowingLimit", quota.borrowing), ("lendingLimit", quota.lending)];
@@ -138,7 +140,7 @@ impl Place {
         json!([{"coveredResources": RESOURCES, "flavors": flavors.collect::<Vec<_>>()}])
     }
 
-    /// A RayService.
+    /// Returns a RayService.
     pub(crate) fn service(&self, service: &Service) -> Value {
         let mut object = SERVICE_SAMPLE[0].clone();
         object["metadata"] = self.metadata(&service.name, service.queue.as_deref(), service.priority.as_deref());
@@ -170,7 +172,7 @@ impl Place {
         object
     }
 
-    /// The Gateway and the route that people made for a service, if it adopts them.
+    /// Returns the user-provided Gateway and HTTPRoute of a service, if it uses them.
     pub(crate) fn ways(&self, service: &Service) -> Vec<Value> {
         if !service.steps.is_some_and(|steps| steps.adopts) {
             return Vec::new();
@@ -190,7 +192,7 @@ impl Place {
         vec![object("Gateway", "public", gateway), object("HTTPRoute", &service.name, route)]
     }
 
-    /// A RayCluster.
+    /// Returns a standalone RayCluster.
     pub(crate) fn cluster(&self, cluster: &Cluster) -> Value {
         let mut spec = SERVICE_SAMPLE[0].clone()["spec"]["rayClusterConfig"].take();
         fill(&mut spec, &cluster.pods);
@@ -217,34 +219,35 @@ impl Place {
     }
 }
 
-/// A Serve configuration of one application with so many replicas.
+/// Returns a Serve configuration of one application with `replicas` replicas.
 fn serve_config_of(edition: u32, replicas: u32) -> String {
     let deployment = json!({"name": deployment(edition), "num_replicas": replicas});
     json!({"applications": [{"name": "fruit", "import_path": "fruit:app", "deployments": [deployment]}]}).to_string()
 }
 
-/// The sample's Serve configuration. Editions differ by the name of a deployment, so that a status says which one it is about.
+/// Returns the Serve configuration of the sample. Editions differ by the name of a deployment, so
+/// that the status shows which one is running.
 pub(crate) fn serve_config(edition: u32) -> String {
     let text = SERVICE_SAMPLE[0].clone()["spec"]["serveConfigV2"].take();
     text.as_str().unwrap_or_default().replace("FruitMarket", &deployment(edition))
 }
 
-/// The deployment that only this edition has.
+/// Returns the name of the deployment of an edition.
 pub(crate) fn deployment(edition: u32) -> String {
     format!("FruitMarket{edition}")
 }
 
-/// `spec.rayVersion` of a version.
+/// Returns `spec.rayVersion` of a Ray minor version.
 pub(crate) fn ray_version(version: u32) -> String {
     format!("2.{version}.0")
 }
 
-/// The image of a version.
+/// Returns the image of a Ray minor version.
 pub(crate) fn image(version: u32) -> String {
     format!("rayproject/ray:{}", ray_version(version))
 }
 
-/// The resources that a container of this size asks for, and is limited to.
+/// Returns the requests and equal limits of a container.
 pub(crate) fn resources(size: Size) -> Value {
     let needed = RESOURCES.into_iter().filter(|resource| *resource != "nvidia.com/gpu" || size.gpu > 0);
     let amounts: serde_json::Map<String, Value> =
@@ -284,7 +287,7 @@ fn amount(resource: &str, size: Size) -> String {
     }
 }
 
-/// The documents of a file that is a part of this program.
+/// Parses the documents of an embedded YAML file.
 fn documents(text: &str) -> Vec<Value> {
     text.split("\n---").map(|part| serde_saphyr::from_str(part).expect("samples are YAML")).collect()
 }
@@ -294,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_is_the_sample_with_what_the_script_says() {
+    fn a_service_is_the_sample_with_the_fields_of_the_script() {
         let size = Size { cpu: 250, memory: 512, gpu: 0 };
         let group = Group { name: "small".into(), replicas: 2, hosts: 1, size: Size { gpu: 1, ..size } };
         let service = Service {
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_called_after_its_place_in_all_that_names_it() {
+    fn references_to_a_queue_use_the_prefixed_name() {
         let size = Size { cpu: 1000, memory: 2048, gpu: 2 };
         let quota = Quota { flavor: "spot".into(), nominal: size, borrowing: Some(size), lending: None };
         let queue = Queue {

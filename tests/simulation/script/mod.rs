@@ -1,5 +1,5 @@
-//! What people do: the quota of a few teams, and a history of what is asked of it, as plain data that a person can read and
-//! keep in a file. The same steps are carried out on the simulated control plane and on a real one.
+//! Scripts of user actions: the quota of a few teams and the changes made over time, as plain data
+//! that can be stored in a file. The same script runs on the simulated and on a real control plane.
 
 pub(crate) mod again;
 pub(crate) mod expect;

@@ -1,5 +1,5 @@
-//! Carries out what people do, through any client. Whole objects are applied on the server's side, as GitOps does; single
-//! changes are patches, as `kubectl patch` and `kubectl scale` make them.
+//! Executes user actions through any client. Complete objects are applied with server-side apply,
+//! as GitOps does; single changes are patches, as those of `kubectl patch` and `kubectl scale`.
 
 use std::time::Duration;
 
@@ -14,21 +14,21 @@ use super::manifests::{self, Place};
 use super::scene::{Scene, Size};
 use super::step::Act;
 
-/// How the API server's managed fields name people.
+/// Field manager of the users.
 const PEOPLE: &str = "people";
-/// How often one looks whether something of the same name is gone.
+/// Poll interval while an object of the same name is terminating.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What the API server says of a JSON patch to something that isn't there.
+/// Message of the API server for a JSON patch with a path that does not exist.
 const PATCH_DOES_NOT_APPLY: &str = "the server rejected our request due to an error in our request";
 
-/// Someone who does things in a place.
+/// Executes actions in a namespace.
 pub(crate) struct Performer<'a> {
     client: &'a Client,
     place: &'a Place,
 }
 
-/// The path and kind of what people work with.
+/// Returns the API resource of a kind.
 pub(crate) fn resource(kind: &str) -> ApiResource {
     let (group, version) = match kind {
         "Namespace" | "Pod" | "Service" => ("", "v1"),
@@ -45,15 +45,15 @@ pub(crate) fn resource(kind: &str) -> ApiResource {
 }
 
 impl<'a> Performer<'a> {
-    /// Someone who works with this client, in this place.
+    /// Returns an executor for this client and namespace.
     pub(crate) fn new(client: &'a Client, place: &'a Place) -> Self {
         Self { client, place }
     }
 
-    /// Makes everything that is there before anything is asked for.
+    /// Creates the objects of a setup.
     ///
     /// # Errors
-    /// What the API server refuses.
+    /// When the API server rejects an object.
     pub(crate) async fn set_up(&self, scene: &Scene) -> Result<(), kube::Error> {
         self.apply(self.place.namespace()).await?;
         for flavor in &scene.flavors {
@@ -75,10 +75,10 @@ impl<'a> Performer<'a> {
         Ok(())
     }
 
-    /// Does one thing.
+    /// Executes an action.
     ///
     /// # Errors
-    /// What the API server refuses, unless that is because what it is done to isn't there.
+    /// When the API server rejects a request, except if the object does not exist.
     pub(crate) async fn perform(&self, act: &Act) -> Result<(), kube::Error> {
         match act {
             Act::PutService(service) => {
@@ -142,7 +142,7 @@ impl<'a> Performer<'a> {
         self.api(kind).patch(name, &PatchParams::apply(PEOPLE).force(), &Patch::Apply(&object)).await
     }
 
-    /// Applies an object, again if what was there is on its way out.
+    /// Applies an object, again while an object of this name is terminating.
     async fn make(&self, object: Value) -> Result<(), kube::Error> {
         while self.apply(object.clone()).await?.metadata.deletion_timestamp.is_some() {
             tokio::time::sleep(PATIENCE).await;
@@ -155,7 +155,7 @@ impl<'a> Performer<'a> {
         if_there(self.api(kind).patch(name, &params, &Patch::Merge(change)).await)
     }
 
-    /// Changes parts of an object; nothing if it doesn't have all of them.
+    /// Replaces fields of an object. Has no effect unless all of them exist.
     async fn replace(&self, kind: &str, name: &str, changes: Vec<(String, Value)>) -> Result<(), kube::Error> {
         let operations =
             changes.into_iter().map(|(path, value)| json!({"op": "replace", "path": path, "value": value}));
@@ -163,7 +163,7 @@ impl<'a> Performer<'a> {
         let params = PatchParams { field_manager: Some(PEOPLE.into()), ..PatchParams::default() };
         let patched = self.api(kind).patch(name, &params, &Patch::Json::<()>(patch)).await;
         match patched {
-            // There is no such group: the API server finds no words for a patch that can't be carried out.
+            // The group does not exist: this is the response to a patch of a missing path.
             Err(kube::Error::Api(status)) if status.code == 422 && status.message == PATCH_DOES_NOT_APPLY => Ok(()),
             patched => if_there(patched),
         }
@@ -235,7 +235,7 @@ mod tests {
     use crate::transport::reliable;
     use crate::world::Shared;
 
-    /// An API server with a service, and nobody else.
+    /// Returns an API server with a service and no manager.
     async fn world() -> Shared {
         let time = Time::start();
         let cluster = Cluster::new(Nodes::alike(1), Pace::steady(Chance::new(0)), Fates::kind());
@@ -264,7 +264,7 @@ mod tests {
     async fn done(world: &Shared, acts: &[Act]) {
         let (client, place) = (reliable(world), Place::new("team"));
         let people = Performer::new(&client, &place);
-        people.set_up(&Scene::default()).await.expect("the scene is set");
+        people.set_up(&Scene::default()).await.expect("the setup is accepted");
         for act in acts {
             people.perform(act).await.unwrap_or_else(|error| panic!("{act:?}: {error}"));
         }
@@ -281,7 +281,7 @@ mod tests {
     #[case::serve_config(Act::EditServeConfig { service: "chat".into(), edition: 7 })]
     #[case::suspension(Act::Suspend { service: "chat".into(), suspend: true })]
     #[tokio::test(start_paused = true)]
-    async fn a_change_makes_of_a_service_what_it_would_be_if_it_were_applied_as_a_whole(#[case] act: Act) {
+    async fn a_patch_and_a_full_apply_yield_the_same_service(#[case] act: Act) {
         let (changed, applied) = (world().await, world().await);
         let mut wishes = crate::script::wishes::Wishes::default();
         wishes.heed(&Act::PutService(service()));
@@ -301,7 +301,7 @@ mod tests {
     #[case::no_cluster(Act::ScaleCluster { cluster: "basket".into(), group: 0, replicas: 2 })]
     #[case::no_queue(Act::StopQueue { queue: "team-a".into(), policy: StopPolicy::Hold })]
     #[tokio::test(start_paused = true)]
-    async fn what_is_done_to_something_that_is_not_there_changes_nothing(#[case] act: Act) {
+    async fn an_action_on_a_missing_object_has_no_effect(#[case] act: Act) {
         let world = world().await;
         let before = spec(&world);
 

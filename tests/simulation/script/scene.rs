@@ -1,37 +1,37 @@
-//! What is there before anything is asked for: flavors, cohorts, queues and priorities.
+//! Objects that exist before a script starts: flavors, cohorts, queues and priority classes.
 
 use serde::{Deserialize, Serialize};
 
-/// Resources, of a pod or of a queue.
+/// Amounts of resources of a pod or a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Size {
-    /// Milli-CPU.
+    /// CPU in milli-CPU.
     pub(crate) cpu: u32,
-    /// MiB.
+    /// Memory in MiB.
     pub(crate) memory: u32,
-    /// GPUs.
+    /// Number of GPUs.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) gpu: u32,
 }
 
 impl Size {
-    /// So much of everything, for each of so many.
+    /// Multiplies all amounts by `count`.
     pub(crate) fn times(self, count: u32) -> Self {
         Self { cpu: self.cpu * count, memory: self.memory * count, gpu: self.gpu * count }
     }
 
-    /// The lesser of the two, resource by resource.
+    /// Returns the minimum per resource.
     pub(crate) fn least(self, other: Self) -> Self {
         Self { cpu: self.cpu.min(other.cpu), memory: self.memory.min(other.memory), gpu: self.gpu.min(other.gpu) }
     }
 
-    /// The greater of the two, resource by resource.
+    /// Returns the maximum per resource.
     pub(crate) fn most(self, other: Self) -> Self {
         Self { cpu: self.cpu.max(other.cpu), memory: self.memory.max(other.memory), gpu: self.gpu.max(other.gpu) }
     }
 
-    /// Both together.
+    /// Returns the sum per resource.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self { cpu: self.cpu + other.cpu, memory: self.memory + other.memory, gpu: self.gpu + other.gpu }
     }
@@ -41,22 +41,22 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// The quota of a few teams. Whoever performs it puts the names of the things that are in no namespace behind that of the
-/// script's own, so that many scripts go on beside one another.
+/// Quota of a few teams. The executor prefixes the names of cluster-scoped objects with the
+/// namespace of the script, so that many scripts can run in parallel.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scene {
-    /// Kinds of nodes.
+    /// ResourceFlavors.
     pub(crate) flavors: Vec<Flavor>,
-    /// Cohorts that are objects; a queue may name one that isn't.
+    /// Cohort objects. A queue may also name a cohort that has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) cohorts: Vec<Cohort>,
-    /// ClusterQueues, each with a LocalQueue of its name.
+    /// ClusterQueues, each with a LocalQueue of the same name.
     pub(crate) queues: Vec<Queue>,
-    /// Workload priorities.
+    /// WorkloadPriorityClasses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) priorities: Vec<Priority>,
-    /// Whether there is a class of Gateways.
+    /// Creates a GatewayClass if set.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) gateways: bool,
 }
@@ -65,10 +65,10 @@ pub(crate) struct Scene {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Flavor {
-    /// Its name.
+    /// Name.
     pub(crate) name: String,
-    /// Whether its nodes are told from others by a label, and its pods tolerate what keeps others away.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// Adds a node label and a toleration.
+    #[serde(rename = "picky", default, skip_serializing_if = "is_false")]
     pub(crate) picky: bool,
 }
 
@@ -80,9 +80,9 @@ pub(super) fn is_false(flag: &bool) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cohort {
-    /// Its name.
+    /// Name.
     pub(crate) name: String,
-    /// Quota of its own, which its queues share.
+    /// Quota of the cohort, which its queues share.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) quotas: Vec<Quota>,
 }
@@ -91,49 +91,49 @@ pub(crate) struct Cohort {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Queue {
-    /// The name of both.
+    /// Name of both.
     pub(crate) name: String,
-    /// The cohort that it lends to and borrows from.
+    /// Cohort name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cohort: Option<String>,
-    /// Quota by flavor, in the order in which they are tried.
+    /// Quota by flavor, in the order of assignment.
     pub(crate) quotas: Vec<Quota>,
-    /// Whom it may preempt in its own queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// `preemption.withinClusterQueue`. None is Never.
+    #[serde(rename = "within", default, skip_serializing_if = "Option::is_none")]
     pub(crate) within: Option<Within>,
-    /// From whom it takes back what the cohort borrowed.
+    /// `preemption.reclaimWithinCohort`. None is Never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reclaim: Option<Reclaim>,
-    /// Whether the first that waits blocks those behind it.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// Uses StrictFIFO instead of BestEffortFIFO.
+    #[serde(rename = "strict", default, skip_serializing_if = "is_false")]
     pub(crate) strict: bool,
 }
 
-/// Quota of a flavor.
+/// Quota of one flavor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Quota {
-    /// The flavor.
+    /// Name of the flavor.
     pub(crate) flavor: String,
     /// Nominal quota.
     pub(crate) nominal: Size,
-    /// How much may be borrowed beyond that; everything if it is not said. Only in a cohort.
+    /// Borrowing limit. None is unlimited. Only in a cohort.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) borrowing: Option<Size>,
-    /// How much may be lent; everything if it is not said. Only in a cohort.
+    /// Lending limit. None is unlimited. Only in a cohort.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lending: Option<Size>,
 }
 
 impl Quota {
-    /// So much of the flavor of [`Scene::of_one_queue`].
+    /// Returns quota of the flavor of [`Scene::of_one_queue`].
     pub(crate) fn of(nominal: Size) -> Self {
         Self { flavor: ONLY_FLAVOR.to_owned(), nominal, borrowing: None, lending: None }
     }
 }
 
 impl Scene {
-    /// One queue with so much of one flavor.
+    /// Returns one queue with one flavor and this nominal quota.
     pub(crate) fn of_one_queue(name: &str, nominal: Size) -> Self {
         Self {
             flavors: vec![Flavor { name: ONLY_FLAVOR.to_owned(), picky: false }],
@@ -143,24 +143,24 @@ impl Scene {
     }
 }
 
-/// The flavor where there is no other.
+/// Name of the flavor in a setup with one flavor.
 const ONLY_FLAVOR: &str = "on-demand";
 
-/// `spec.preemption.withinClusterQueue` that is not Never.
+/// `spec.preemption.withinClusterQueue` other than Never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Within {
-    /// Those of lower priority.
+    /// Workloads of lower priority.
     LowerPriority,
-    /// Those of lower priority, and newer ones of the same.
+    /// Workloads of lower priority, and newer ones of equal priority.
     LowerOrNewerEqualPriority,
 }
 
-/// `spec.preemption.reclaimWithinCohort` that is not Never.
+/// `spec.preemption.reclaimWithinCohort` other than Never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reclaim {
-    /// From those of lower priority.
+    /// Borrowing workloads of lower priority.
     LowerPriority,
-    /// From anyone.
+    /// All borrowing workloads.
     Any,
 }
 
@@ -168,8 +168,8 @@ pub(crate) enum Reclaim {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Priority {
-    /// Its name.
+    /// Name.
     pub(crate) name: String,
-    /// Higher goes first.
+    /// Priority; higher values are admitted first.
     pub(crate) value: i32,
 }

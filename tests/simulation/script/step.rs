@@ -1,153 +1,156 @@
-//! What people ask for, step by step.
+//! Data model of scripts: timed user actions and the objects that they apply.
 
 use serde::{Deserialize, Serialize};
 
 use super::scene::{Quota, Scene, Size, is_false};
 
-/// A scene, and what happens in it.
+/// A setup and the actions that follow.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Script {
-    /// What is there from the beginning.
+    /// Objects that exist at the start.
+    #[serde(rename = "scene")]
     pub(crate) scene: Scene,
-    /// What people do, in this order.
+    /// Actions, in order.
     pub(crate) steps: Vec<Step>,
 }
 
-/// Something that is done after a while.
+/// An action with a delay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Step {
-    /// When, as seen from the step before.
+    /// Delay after the previous step.
     pub(crate) after: Pause,
-    /// What.
+    /// The action.
     pub(crate) act: Act,
 }
 
-/// A while.
+/// A delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Pause {
-    /// Until all is quiet.
+    /// Waits until the system is quiescent.
+    #[serde(rename = "rest")]
     Rest,
-    /// So many milliseconds.
+    /// Waits this many milliseconds.
     Millis(u32),
 }
 
-/// What a person does. What is done to something that isn't there changes nothing.
+/// A user action. An action on an object that does not exist has no effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) enum Act {
-    /// Applies a RayService as a whole: makes it, or makes it what this says. Who finds one of this name that is being
-    /// deleted waits until it is gone.
+    /// Applies a complete RayService. If one of this name is terminating, waits until it is
+    /// deleted.
     PutService(Service),
-    /// Changes the Ray version and the image: an upgrade, or the way back.
+    /// Changes the Ray version and the image: an upgrade or a rollback.
     SetVersion {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// The version.
+        /// Ray minor version.
         version: u32,
     },
-    /// Changes what each worker of a group asks for: an upgrade as well.
+    /// Changes the requests of the workers of a group, which is an upgrade too.
     Resize {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// The number of the group, from 0.
+        /// Index of the group, from 0.
         group: usize,
-        /// The new size.
+        /// New requests of a pod.
         size: Size,
     },
-    /// Changes the number of workers, in the service and in the clusters that it has, as an autoscaler does: that goes without
-    /// an upgrade.
+    /// Changes the number of workers in the service and in its clusters, as an autoscaler does,
+    /// without an upgrade.
     Scale {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// The number of the group, from 0.
+        /// Index of the group, from 0.
         group: usize,
-        /// The new number.
+        /// New number of workers.
         replicas: u32,
     },
-    /// Changes what is served, which goes without an upgrade.
+    /// Changes the Serve configuration, without an upgrade.
     EditServeConfig {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// The edition.
+        /// Edition of the Serve configuration.
         edition: u32,
     },
-    /// Suspends a service, or resumes it.
+    /// Suspends or resumes a service.
     Suspend {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// Whether it is to stand still.
+        /// New value of `spec.suspend`.
         suspend: bool,
     },
-    /// Gives a service a priority.
+    /// Changes the priority class of a service.
     SetPriority {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// The class; none takes it away.
+        /// Name of the class. None removes the label.
         priority: Option<String>,
     },
-    /// Lets a service wait for quota for as long as it takes, also for an upgrade that was given up, and try again one that has failed.
+    /// Removes the admission timeout of a service and retries an upgrade that timed out or failed.
+    #[serde(rename = "tryAgain")]
     TryAgain {
-        /// The service.
+        /// Name of the service.
         service: String,
     },
-    /// Deletes a service.
+    /// Deletes a RayService.
     DeleteService {
-        /// The service.
+        /// Name of the service.
         service: String,
-        /// Whether it is to stay until all of it is gone.
+        /// Uses foreground instead of background deletion.
         #[serde(default, skip_serializing_if = "is_false")]
         foreground: bool,
     },
-    /// Applies a RayCluster that belongs to no service.
+    /// Applies a standalone RayCluster.
     PutCluster(Cluster),
-    /// Changes the number of workers of such a cluster.
+    /// Changes the number of workers of a standalone RayCluster.
     ScaleCluster {
-        /// The cluster.
+        /// Name of the cluster.
         cluster: String,
-        /// The number of the group, from 0.
+        /// Index of the group, from 0.
         group: usize,
-        /// The new number.
+        /// New number of workers.
         replicas: u32,
     },
-    /// Deletes such a cluster.
+    /// Deletes a standalone RayCluster.
     DeleteCluster {
-        /// The cluster.
+        /// Name of the cluster.
         cluster: String,
     },
     /// Sets the quota of a ClusterQueue.
     SetQuota {
-        /// The queue.
+        /// Name of the queue.
         queue: String,
-        /// All of its quota.
+        /// Complete quota.
         quotas: Vec<Quota>,
     },
-    /// Stops a ClusterQueue, or lets it go on.
+    /// Sets the stop policy of a ClusterQueue.
     StopQueue {
-        /// The queue.
+        /// Name of the queue.
         queue: String,
-        /// How.
+        /// New value of `spec.stopPolicy`.
         policy: StopPolicy,
     },
-    /// Stops a LocalQueue, or lets it go on.
+    /// Sets the stop policy of a LocalQueue.
     StopLocalQueue {
-        /// The queue.
+        /// Name of the queue.
         queue: String,
-        /// How.
+        /// New value of `spec.stopPolicy`.
         policy: StopPolicy,
     },
 }
 
-/// Whether a queue takes anyone in, and keeps whom it has.
+/// Stop policy of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum StopPolicy {
-    /// It takes in and keeps.
+    /// The queue admits workloads.
     None,
-    /// It keeps.
+    /// The queue admits no workloads and keeps those admitted.
     Hold,
-    /// It does neither.
+    /// The queue admits no workloads and evicts those admitted.
     HoldAndDrain,
 }
 
@@ -155,67 +158,68 @@ pub(crate) enum StopPolicy {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Service {
-    /// Its name.
+    /// Name.
     pub(crate) name: String,
-    /// The queue that it asks, if any.
+    /// Name of its LocalQueue, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<String>,
-    /// Its priority class.
+    /// Priority class, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<String>,
-    /// What its clusters are made of.
+    /// Pods of its clusters.
     pub(crate) pods: Pods,
-    /// The edition of what it serves.
+    /// Edition of its Serve configuration.
     #[serde(default)]
     pub(crate) edition: u32,
-    /// For how many seconds a cluster that no longer serves is kept.
-    #[serde(default)]
+    /// `spec.rayClusterDeletionDelaySeconds`.
+    #[serde(rename = "linger", default)]
     pub(crate) linger: u32,
-    /// Whether it stands still.
+    /// `spec.suspend`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) suspend: bool,
-    /// Whether it is made anew where there is no room for two clusters.
+    /// Recreates the cluster if quota does not suffice for two.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) recreate: bool,
-    /// For how many seconds its upgrades wait for quota, if not for ever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Admission timeout of upgrades in seconds, if any.
+    #[serde(rename = "patience", default, skip_serializing_if = "Option::is_none")]
     pub(crate) patience: Option<u32>,
-    /// How it is upgraded in steps, if it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Options of incremental upgrades. None replaces the cluster without an incremental rollout.
+    #[serde(rename = "steps", default, skip_serializing_if = "Option::is_none")]
     pub(crate) steps: Option<Steps>,
 }
 
-/// How a service is upgraded in steps.
+/// Options of incremental upgrades.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Steps {
-    /// Capacity on top of all, in percent.
+    /// `maxSurgePercent`.
     pub(crate) surge: u32,
-    /// Traffic in a step, in percent.
+    /// `stepSizePercent`.
+    #[serde(rename = "step")]
     pub(crate) step: u32,
-    /// Seconds between two steps.
+    /// `intervalSeconds`.
     pub(crate) interval: u32,
-    /// Whether requests come by a route that people made.
-    #[serde(default, skip_serializing_if = "is_false")]
+    /// Uses a user-provided Gateway and HTTPRoute.
+    #[serde(rename = "adopts", default, skip_serializing_if = "is_false")]
     pub(crate) adopts: bool,
 }
 
-/// A RayCluster that belongs to no service.
+/// A standalone RayCluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cluster {
-    /// Its name.
+    /// Name.
     pub(crate) name: String,
-    /// The queue that it asks, if any.
+    /// Name of its LocalQueue, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<String>,
-    /// Its priority class.
+    /// Priority class, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<String>,
-    /// Whether its pods are made anew when something else is asked for.
+    /// Recreates the pods when the spec changes.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) recreate: bool,
-    /// What it is made of.
+    /// Pods of the cluster.
     pub(crate) pods: Pods,
 }
 
@@ -223,31 +227,31 @@ pub(crate) struct Cluster {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Pods {
-    /// The version of Ray.
+    /// Ray minor version.
     pub(crate) version: u32,
-    /// What the head asks for.
+    /// Requests of the head.
     pub(crate) head: Size,
-    /// The workers.
+    /// Worker groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) groups: Vec<Group>,
 }
 
-/// A group of workers.
+/// A worker group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Group {
-    /// Its name.
+    /// Name.
     pub(crate) name: String,
-    /// The number of workers.
+    /// Number of workers.
     pub(crate) replicas: u32,
-    /// The number of pods that one worker is made of.
+    /// Number of pods per worker.
     pub(crate) hosts: u32,
-    /// What each of those pods asks for.
+    /// Requests of each pod.
     pub(crate) size: Size,
 }
 
 impl Pods {
-    /// Makes each number as large as it is in either, group by group.
+    /// Raises all counts and requests to the maximum of both, per group.
     pub(crate) fn grow_to(&mut self, other: &Self) {
         self.head = self.head.most(other.head);
         for (index, group) in other.groups.iter().enumerate() {
@@ -262,7 +266,7 @@ impl Pods {
         }
     }
 
-    /// What all of them ask for together.
+    /// Returns the requests of all pods.
     pub(crate) fn total(&self) -> Size {
         let groups = self.groups.iter().map(|group| group.size.times(group.replicas * group.hosts));
         groups.fold(self.head, Size::plus)

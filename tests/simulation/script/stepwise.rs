@@ -1,4 +1,4 @@
-//! Histories of services that are upgraded in steps, from a seed.
+//! Generates scripts with incremental upgrades, from a seed.
 
 use fastrand::Rng;
 
@@ -8,13 +8,14 @@ use super::step::{Act, Cluster, Group, Pause, Pods, Script, Service, Step, Steps
 use super::wishes::Wishes;
 use crate::chance::Chance;
 
-/// The queue of all of them.
+/// Queue of all services.
 const QUEUE: &str = "team-a";
-/// The longest that is waited for while an upgrade is under way, in milliseconds.
+/// Maximum delay during an upgrade, in milliseconds.
 const LONGEST_PAUSE: u32 = 60_000;
 
 impl Script {
-    /// One service or two, upgraded in steps with too little quota or enough, and what people do meanwhile.
+    /// Returns a script with one or two services that are upgraded incrementally, with insufficient
+    /// or sufficient quota, and with other actions during the upgrade.
     pub(crate) fn in_steps(chance: &Chance) -> Self {
         let rng = &mut chance.of("script").about("steps", 0);
         let services: Vec<Service> =
@@ -25,20 +26,20 @@ impl Script {
             author.push(Pause::Rest, Act::PutService(service.clone()));
         }
         let surges = services.iter().fold(Size::default(), |sum, service| sum.plus(surge(service)));
-        let room = match rng.u32(0..4) {
+        let quota = match rng.u32(0..4) {
             0 => demand,
             1 => demand.plus(surge(&services[0])),
             2 => demand.plus(surges),
             _ => demand.plus(surges).plus(demand),
         };
-        author.set_quota(Pause::Rest, room);
+        author.set_quota(Pause::Rest, quota);
         for service in &services {
             let pause = if rng.bool() { Pause::Rest } else { Pause::Millis(rng.u32(0..5_000)) };
             author.push(pause, upgrade(rng, service, 1));
         }
         for _ in 0..rng.u32(0..=2) {
             let service = &services[rng.usize(0..services.len())];
-            meanwhile(&mut author, rng, service, room);
+            meanwhile(&mut author, rng, service, quota);
         }
         author.set_quota(Pause::Rest, demand.plus(surges).plus(demand));
         author.script
@@ -46,7 +47,7 @@ impl Script {
 }
 
 impl Script {
-    /// One upgrade in steps, with quota for its surge and for no more.
+    /// Returns a script with one incremental upgrade and quota for exactly its surge.
     pub(crate) fn one_in_steps() -> Self {
         let (cpu, memory) = (500, 256);
         let group = Group { name: "small".into(), replicas: 4, hosts: 1, size: Size { cpu, memory, gpu: 1 } };
@@ -61,14 +62,14 @@ impl Script {
         next.pods.version += 1;
         let step = |service| Step { after: Pause::Rest, act: Act::PutService(service) };
         let scene = scene(service.pods.total().plus(surge(&service)));
-        // The last one is there already: people look on until the upgrade has come to its end.
+        // The last step changes nothing: it only waits for the end of the upgrade.
         Self { scene, steps: vec![step(service), step(next.clone()), step(next)] }
     }
 }
 
 impl Script {
-    /// A service that is upgraded in steps, perhaps beside a cluster that uses quota too, with too little of it or enough; and what the
-    /// service is to become.
+    /// Returns a script with a service, insufficient or sufficient quota and sometimes another
+    /// cluster that uses quota, and the service after an incremental upgrade to `version`.
     pub(crate) fn planned_in_steps(rng: &mut Rng, version: u32) -> (Self, Service) {
         let service = service(rng, "fruit");
         let mut next = service.clone();
@@ -78,16 +79,16 @@ impl Script {
             next.pods.groups.iter_mut().for_each(|group| group.size = size(rng, 0));
         }
         let demand = service.pods.total();
-        let room = match rng.u32(0..3) {
+        let quota = match rng.u32(0..3) {
             0 => demand,
             1 => demand.plus(surge(&next)),
             _ => demand.plus(next.pods.total()),
         };
         let mut author = Author { script: Self { scene: scene(demand), steps: Vec::new() } };
         author.push(Pause::Rest, Act::PutService(service));
-        author.set_quota(Pause::Rest, room);
+        author.set_quota(Pause::Rest, quota);
         if rng.bool() {
-            author.push(Pause::Rest, Act::PutCluster(beside(rng)));
+            author.push(Pause::Rest, Act::PutCluster(other_cluster(rng)));
         }
         (author.script, next)
     }
@@ -111,18 +112,18 @@ impl Author {
     }
 }
 
-/// Something that happens while an upgrade is under way.
-fn meanwhile(author: &mut Author, rng: &mut Rng, before: &Service, room: Size) {
+/// Appends an action during an upgrade.
+fn meanwhile(author: &mut Author, rng: &mut Rng, before: &Service, quota: Size) {
     let pause = Pause::Millis(rng.u32(0..LONGEST_PAUSE));
     let name = before.name.clone();
     let act = match rng.u32(0..8) {
         0..3 => Act::PutService(before.clone()),
         3 => upgrade(rng, before, 2),
         4 => {
-            let less = Size { cpu: room.cpu.saturating_sub(rng.u32(0..1_000)), ..room };
+            let less = Size { cpu: quota.cpu.saturating_sub(rng.u32(0..1_000)), ..quota };
             return author.set_quota(pause, less);
         }
-        5 => Act::PutCluster(beside(rng)),
+        5 => Act::PutCluster(other_cluster(rng)),
         6 => Act::Suspend { service: name, suspend: true },
         _ => return,
     };
@@ -135,8 +136,8 @@ fn meanwhile(author: &mut Author, rng: &mut Rng, before: &Service, room: Size) {
     }
 }
 
-/// A cluster that uses quota too.
-fn beside(rng: &mut Rng) -> Cluster {
+/// Returns a standalone cluster that uses quota too.
+fn other_cluster(rng: &mut Rng) -> Cluster {
     Cluster {
         name: "basket".into(),
         queue: Some(QUEUE.into()),
@@ -146,7 +147,7 @@ fn beside(rng: &mut Rng) -> Cluster {
     }
 }
 
-/// Another version, or workers of another size.
+/// Returns an upgrade by `versions` versions, sometimes with other worker requests.
 fn upgrade(rng: &mut Rng, service: &Service, versions: u32) -> Act {
     let mut next = service.clone();
     next.pods.version += versions;
@@ -171,7 +172,7 @@ fn service(rng: &mut Rng, name: &str) -> Service {
     }
 }
 
-/// What an upgrade of a service asks for on top of it.
+/// Returns the quota that an upgrade needs in addition.
 fn surge(service: &Service) -> Size {
     let percent = service.steps.map_or(100, |steps| steps.surge);
     let workers = service.pods.groups.iter().map(|group| group.size.times((group.replicas * percent).div_ceil(100)));

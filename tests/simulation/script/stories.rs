@@ -1,4 +1,4 @@
-//! What happens to services: short histories, each of which is one thing that people do and what comes of it.
+//! Scenarios: short sequences of actions, each with one purpose.
 
 use fastrand::Rng;
 
@@ -7,12 +7,12 @@ use super::manifests::MOST_WORKERS;
 use super::scene::Size;
 use super::step::{Act, Cluster, Service, StopPolicy};
 
-/// What comes between others.
+/// Name of the service with high priority.
 const URGENT: &str = "rush";
-/// The RayCluster of its own.
+/// Name of the standalone RayCluster.
 const CLUSTER: &str = "basket";
 
-/// Writes a story.
+/// Appends a random scenario.
 pub(super) fn tell(author: &mut Author, rng: &mut Rng) {
     let Some(service) = author.any_service(rng) else { return begin_again(author, rng) };
     match rng.u32(0..11) {
@@ -24,14 +24,15 @@ pub(super) fn tell(author: &mut Author, rng: &mut Rng) {
     }
 }
 
-/// Who has nothing begins anew.
+/// Creates a service when none exists.
 fn begin_again(author: &mut Author, rng: &mut Rng) {
     let mut service = service(rng, "fruit");
     service.queue = author.any_queue(rng);
     author.act(rng, Act::PutService(service));
 }
 
-/// A service fills its queue, is upgraded, and waits. Then something happens, and later perhaps there is quota.
+/// Upgrades a service in a full queue, acts while the upgrade is pending, and sometimes raises the
+/// quota later.
 fn upgrade_that_waits(author: &mut Author, rng: &mut Rng, service: &Service) {
     set_room(author, rng, service, Room::JustShort);
     upgrade(author, rng, service);
@@ -46,11 +47,11 @@ fn upgrade_that_waits(author: &mut Author, rng: &mut Rng, service: &Service) {
     }
 }
 
-/// A service is upgraded and there is room for it. What happens meanwhile finds both of its clusters.
+/// Upgrades a service with sufficient quota. Actions during the upgrade meet both of its clusters.
 fn upgrade_that_goes_through(author: &mut Author, rng: &mut Rng, service: &Service) {
     set_room(author, rng, service, Room::Enough);
     upgrade(author, rng, service);
-    // What finds both clusters open has to come within a moment, so it has to be tried more often than other things.
+    // Both clusters are unsuspended only briefly, so this needs more attempts than other scenarios.
     match author.mid_flight().then(|| rng.u32(0..8)) {
         Some(0) => take_back(author, rng, service),
         Some(1) => preempt(author, rng, service),
@@ -59,14 +60,14 @@ fn upgrade_that_goes_through(author: &mut Author, rng: &mut Rng, service: &Servi
     }
 }
 
-/// How much more than what it holds a queue has for a service.
+/// Free quota of a queue, compared with what the upgrade of a service needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
-    /// What its next cluster asks for, but for one unit or more.
+    /// At least one unit less than the next cluster requests.
     JustShort,
-    /// What its next cluster asks for.
+    /// As much as the next cluster requests.
     Enough,
-    /// Less than it holds.
+    /// Negative: less quota than is in use.
     TooLittle,
 }
 
@@ -89,7 +90,7 @@ fn set_room(author: &mut Author, rng: &mut Rng, service: &Service, room: Room) {
     }
 }
 
-/// A change that takes another cluster.
+/// Appends a change that requires another cluster.
 fn upgrade(author: &mut Author, rng: &mut Rng, service: &Service) {
     let name = service.name.clone();
     let groups = service.pods.groups.len();
@@ -115,7 +116,7 @@ fn upgrade(author: &mut Author, rng: &mut Rng, service: &Service) {
     author.act(rng, act);
 }
 
-/// What happens while an upgrade waits, or is carried out. `before` is the service as it was before it.
+/// Appends an action during an upgrade, pending or not. `before` is the service before the upgrade.
 fn intervene(author: &mut Author, rng: &mut Rng, before: &Service) {
     let name = before.name.clone();
     let Some(now) = author.wishes.services.get(&name).cloned() else { return };
@@ -156,10 +157,11 @@ fn suspend_and_resume(author: &mut Author, rng: &mut Rng, name: &str) {
     }
 }
 
-/// Somebody of higher priority needs what there is, and may be done soon.
+/// Appends a service of higher priority in the same queue, which is sometimes deleted soon.
 fn preempt(author: &mut Author, rng: &mut Rng, service: &Service) {
     let mut urgent = super::generate::service(rng, URGENT);
-    // Nobody takes a service out of its queue: while it holds quota, the policies refuse that.
+    // A service is not moved out of its queue: the admission policies deny that while it holds
+    // quota.
     let own = || author.wishes.services.get(URGENT)?.queue.clone();
     urgent.queue = service.queue.clone().or_else(own);
     urgent.priority = author.script.scene.priorities.last().map(|class| class.name.clone());
@@ -193,7 +195,7 @@ fn scale(author: &mut Author, rng: &mut Rng, service: &Service) {
     }
 }
 
-/// What doesn't take another cluster.
+/// Appends a change that requires no other cluster.
 fn everyday_change(author: &mut Author, rng: &mut Rng, service: &Service) {
     let name = service.name.clone();
     match rng.u32(0..7) {
@@ -217,7 +219,7 @@ fn everyday_change(author: &mut Author, rng: &mut Rng, service: &Service) {
     }
 }
 
-/// A RayCluster that belongs to no service comes, changes and goes.
+/// Creates, changes and deletes a standalone RayCluster.
 fn own_cluster(author: &mut Author, rng: &mut Rng) {
     let cluster = Cluster {
         name: CLUSTER.to_owned(),
@@ -226,7 +228,7 @@ fn own_cluster(author: &mut Author, rng: &mut Rng) {
         recreate: rng.bool(),
         pods: pods(rng),
     };
-    // What waits can't be told to wait elsewhere.
+    // A pending cluster cannot be moved to another queue.
     let cluster = author.wishes.clusters.get(CLUSTER).cloned().unwrap_or(cluster);
     let groups = cluster.pods.groups.len();
     author.act(rng, Act::PutCluster(cluster.clone()));
@@ -235,7 +237,7 @@ fn own_cluster(author: &mut Author, rng: &mut Rng) {
             edit_cluster(author, rng, &cluster);
         }
     } else if groups > 0 && rng.u32(0..3) == 0 {
-        // Its pods stay as they are, and those that come later are bigger.
+        // Existing pods stay unchanged; later pods are larger.
         let larger = larger(rng, &cluster);
         author.act(rng, Act::PutCluster(larger));
     }
@@ -248,7 +250,7 @@ fn own_cluster(author: &mut Author, rng: &mut Rng) {
     }
 }
 
-/// Other pods are asked for, perhaps while those that were asked for before are still being made; or the first ones again.
+/// Changes the pods of a cluster, or reverts them, possibly while earlier changes are in progress.
 fn edit_cluster(author: &mut Author, rng: &mut Rng, first: &Cluster) {
     let edited = match rng.u32(0..3) {
         0 if !first.pods.groups.is_empty() => larger(rng, first),
@@ -266,7 +268,7 @@ fn edit_cluster(author: &mut Author, rng: &mut Rng, first: &Cluster) {
     }
 }
 
-/// A cluster with larger workers in one of its groups.
+/// Returns the cluster with larger workers in one group.
 fn larger(rng: &mut Rng, cluster: &Cluster) -> Cluster {
     let mut larger = cluster.clone();
     let group = rng.usize(0..larger.pods.groups.len());
@@ -275,7 +277,7 @@ fn larger(rng: &mut Rng, cluster: &Cluster) -> Cluster {
     larger
 }
 
-/// The queue is stopped, or gets less than it has given out.
+/// Stops the queue, or reduces its quota below the usage.
 fn trouble_in_the_queue(author: &mut Author, rng: &mut Rng, service: &Service) {
     if rng.bool() {
         stop_and_go_on(author, rng, service);

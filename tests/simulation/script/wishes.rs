@@ -1,39 +1,39 @@
-//! What people have asked for in all.
+//! The desired state after a script.
 
 use std::collections::BTreeMap;
 
 use super::scene::{Quota, Scene, Size};
 use super::step::{Act, Cluster, Pause, Pods, Script, Service, Step, StopPolicy};
 
-/// What there should be, were there quota for it.
+/// Desired state, if quota sufficed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Wishes {
-    /// Services that aren't deleted, as they were last asked for.
+    /// Services that were not deleted, with their last spec.
     pub(crate) services: BTreeMap<String, Service>,
-    /// Clusters of their own that aren't deleted.
+    /// Standalone clusters that were not deleted.
     pub(crate) clusters: BTreeMap<String, Cluster>,
-    /// The quota of each queue.
+    /// Quota of each queue.
     pub(crate) quotas: BTreeMap<String, Vec<Quota>>,
-    /// Whether each queue is stopped, and its LocalQueue.
+    /// Stop policies of each ClusterQueue and its LocalQueue.
     pub(crate) stopped: BTreeMap<String, Stops>,
 }
 
-/// How a queue is stopped.
+/// Stop policies of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stops {
-    /// The ClusterQueue.
+    /// Stop policy of the ClusterQueue.
     pub(crate) queue: StopPolicy,
-    /// The LocalQueue.
+    /// Stop policy of the LocalQueue.
     pub(crate) local: StopPolicy,
 }
 
 impl Stops {
-    /// Neither is.
+    /// Neither queue is stopped.
     pub(crate) const NONE: Self = Self { queue: StopPolicy::None, local: StopPolicy::None };
 }
 
 impl Wishes {
-    /// What there is at the beginning.
+    /// Returns the desired state before the first action.
     pub(crate) fn new(scene: &Scene) -> Self {
         Self {
             quotas: scene.queues.iter().map(|queue| (queue.name.clone(), queue.quotas.clone())).collect(),
@@ -42,34 +42,44 @@ impl Wishes {
         }
     }
 
-    /// What was asked for in a script, all in all.
+    /// Returns the desired state after a script.
     pub(crate) fn of(script: &Script) -> Self {
         let mut wishes = Self::new(&script.scene);
         script.steps.iter().for_each(|step| wishes.heed(&step.act));
         wishes
     }
 
-    /// Takes note of what is asked for now. What is done to something that isn't there changes nothing.
+    /// Applies an action. An action on an object that does not exist has no effect.
     pub(crate) fn heed(&mut self, act: &Act) {
         match act {
-            Act::PutService(service) => drop(self.services.insert(service.name.clone(), service.clone())),
-            Act::SetVersion { service, version } => self.change(service, |of| of.pods.version = *version),
+            Act::PutService(service) => {
+                self.services.insert(service.name.clone(), service.clone());
+            }
+            Act::SetVersion { service, version } => self.change(service, |service| service.pods.version = *version),
             Act::Resize { service, group, size } => self.change(service, |of| {
                 of.pods.groups.get_mut(*group).into_iter().for_each(|group| group.size = *size);
             }),
             Act::Scale { service, group, replicas } => {
-                self.change(service, |of| scale(&mut of.pods, *group, *replicas))
+                self.change(service, |service| scale(&mut service.pods, *group, *replicas))
             }
-            Act::EditServeConfig { service, edition } => self.change(service, |of| of.edition = *edition),
-            Act::Suspend { service, suspend } => self.change(service, |of| of.suspend = *suspend),
-            Act::SetPriority { service, priority } => self.change(service, |of| of.priority.clone_from(priority)),
-            Act::TryAgain { service } => self.change(service, |of| of.patience = None),
-            Act::DeleteService { service, .. } => drop(self.services.remove(service)),
-            Act::PutCluster(cluster) => drop(self.clusters.insert(cluster.name.clone(), cluster.clone())),
+            Act::EditServeConfig { service, edition } => self.change(service, |service| service.edition = *edition),
+            Act::Suspend { service, suspend } => self.change(service, |service| service.suspend = *suspend),
+            Act::SetPriority { service, priority } => {
+                self.change(service, |service| service.priority.clone_from(priority))
+            }
+            Act::TryAgain { service } => self.change(service, |service| service.patience = None),
+            Act::DeleteService { service, .. } => {
+                self.services.remove(service);
+            }
+            Act::PutCluster(cluster) => {
+                self.clusters.insert(cluster.name.clone(), cluster.clone());
+            }
             Act::ScaleCluster { cluster, group, replicas } => {
                 self.clusters.get_mut(cluster).into_iter().for_each(|of| scale(&mut of.pods, *group, *replicas));
             }
-            Act::DeleteCluster { cluster } => drop(self.clusters.remove(cluster)),
+            Act::DeleteCluster { cluster } => {
+                self.clusters.remove(cluster);
+            }
             Act::SetQuota { queue, quotas } => {
                 self.quotas.get_mut(queue).into_iter().for_each(|of| of.clone_from(quotas));
             }
@@ -88,7 +98,7 @@ impl Wishes {
         }
     }
 
-    /// What all pods that are wanted in a queue ask for together.
+    /// Returns the requests of all desired pods in a queue.
     pub(crate) fn demand(&self, queue: &str) -> Size {
         let services = self.services.values().map(|service| (&service.queue, &service.pods));
         let clusters = self.clusters.values().map(|cluster| (&cluster.queue, &cluster.pods));
@@ -102,8 +112,9 @@ fn scale(pods: &mut Pods, group: usize, replicas: u32) {
 }
 
 impl Script {
-    /// What lets everything that was asked for happen: no queue is stopped, nobody gives up, and each has quota for all services,
-    /// the clusters that they leave and those that they go to.
+    /// Returns actions that unblock everything: they start all queues, remove all admission
+    /// timeouts, and give each queue quota for all services, including both clusters of each
+    /// upgrade.
     pub(crate) fn unblock(&self) -> Vec<Act> {
         let wishes = Wishes::of(self);
         let all = wishes.quotas.keys().fold(Size::default(), |sum, queue| sum.plus(wishes.demand(queue)));
@@ -128,15 +139,16 @@ impl Script {
         acts
     }
 
-    /// The script with what unblocks it at its end.
+    /// Returns the script followed by the actions that unblock it.
     pub(crate) fn unblocked(&self) -> Self {
         let mut whole = self.clone();
         whole.steps.extend(self.unblock().into_iter().map(|act| Step { after: Pause::Rest, act }));
         whole
     }
 
-    /// More than all that was ever wanted at once: what is on its way out can't hold more than that, nor a cluster that had its
-    /// workers counted by a scaler and keeps their number, while another is wanted in its place.
+    /// Returns an upper bound of the requests of all clusters that were ever desired. Terminating
+    /// clusters hold no more than that, nor does a cluster that keeps the replicas set by an
+    /// autoscaler while it is being replaced.
     fn largest_held(&self) -> Size {
         let mut wishes = Wishes::new(&self.scene);
         let mut largest: BTreeMap<String, Pods> = BTreeMap::new();
@@ -163,9 +175,9 @@ mod tests {
         Pods { version: 52, head: Size { gpu: 0, ..size }, groups: vec![group] }
     }
 
-    /// Seed 85674: workers with GPUs keep the number that a scaler gave them when the service did without GPUs.
+    /// Seed 85674: GPU workers keep the replicas that were set while the service used no GPUs.
     #[test]
-    fn there_is_quota_for_workers_that_were_scaled_while_others_were_wanted() {
+    fn unblock_grants_quota_for_workers_scaled_during_a_replacement() {
         let put = |pods: Pods| {
             Act::PutService(Service { name: "fruit".into(), queue: Some("team".into()), pods, ..Service::default() })
         };

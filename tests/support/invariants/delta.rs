@@ -1,4 +1,4 @@
-//! I4: a slice's reservation is taken before its predecessor's is let go; the pair is never counted twice, and never not at all.
+//! I4: a slice reserves quota before its predecessor releases it. The pair is always counted exactly once.
 
 use sluice_api::condition::is_true;
 use sluice_api::kueue::Workload;
@@ -6,7 +6,7 @@ use sluice_api::kueue::Workload;
 use super::{Breach, Invariant, clusters_of, counts, holds_quota, is_live, is_open, key, owner_uid, slices_of};
 use crate::history::State;
 
-/// What the change of a Workload from `was` broke.
+/// Returns the violations caused by the change of a Workload from `was`.
 pub(super) fn check(state: &State, was: Option<&Workload>, workload: &Workload, gone: bool) -> Vec<Breach> {
     let Some(job) = owner_uid(workload) else { return Vec::new() };
     let held = was.is_some_and(holds_quota);
@@ -18,7 +18,8 @@ pub(super) fn check(state: &State, was: Option<&Workload>, workload: &Workload, 
     }
 }
 
-/// Of the slices that hold quota, at most one takes the place of no other that does, directly or through slices that are over.
+/// Checks that at most one admitted slice of a job counts on its own: all others are replaced by it, directly
+/// or through finished slices.
 fn twice(state: &State, job: &str) -> Vec<Breach> {
     let holders: Vec<&Workload> = slices_of(state, job).filter(|slice| holds_quota(slice)).collect();
     let on_their_own = holders.iter().filter(|slice| counts(state, slice)).count();
@@ -26,19 +27,25 @@ fn twice(state: &State, job: &str) -> Vec<Breach> {
         return Vec::new();
     }
     let keys: Vec<String> = holders.iter().map(|slice| key(*slice)).collect();
-    let what = format!("job {job} is counted {on_their_own} times: {} hold quota side by side", keys.join(" and "));
-    vec![Breach::of(Invariant::Delta, what)]
+    let message =
+        format!("job {job} is counted {on_their_own} times: {} hold quota at the same time", keys.join(" and "));
+    vec![Breach::of(Invariant::Delta, message)]
 }
 
-/// While a job has open children, quota that one slice lets go is held by another, unless it was taken.
+/// Checks that quota released by a slice is held by another one while the job has unsuspended clusters.
+/// Evicted slices are exempt.
 fn not_at_all(state: &State, job: &str, was: &Workload, workload: &Workload) -> Vec<Breach> {
     let conditions = |workload: &Workload| workload.status.clone().unwrap_or_default().conditions;
-    let taken = is_true(&conditions(was), "Evicted") || is_true(&conditions(workload), "Evicted");
+    let evicted = is_true(&conditions(was), "Evicted") || is_true(&conditions(workload), "Evicted");
     let mut open = clusters_of(state, job).filter(|cluster| is_open(cluster) && is_live(cluster));
-    let Some(open) = open.next().filter(|_| !taken) else { return Vec::new() };
+    if evicted {
+        return Vec::new();
+    }
+    let Some(open) = open.next() else { return Vec::new() };
     if slices_of(state, job).any(holds_quota) {
         return Vec::new();
     }
-    let what = format!("{} let its quota go, no other slice holds any, and {} is open", key(workload), key(open));
-    vec![Breach::of(Invariant::Delta, what)]
+    let message =
+        format!("{} released its quota, no other slice holds any, and {} is not suspended", key(workload), key(open));
+    vec![Breach::of(Invariant::Delta, message)]
 }

@@ -1,4 +1,4 @@
-//! I2: a gate opens only while one admitted slice has room for every open cluster of the job.
+//! I2: a gate opens only while one admitted slice covers every unsuspended cluster of the job.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use sluice_jobframework::slice_record::SliceRecord;
 use super::{Breach, Invariant, QUEUE_NAME, clusters_of, is_admitted, is_live, is_open, job_uid, key, slices_of};
 use crate::history::State;
 
-/// What is wrong with the gate of `cluster`, which was just opened.
+/// Checks the gate of `cluster`, which was just opened.
 pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {
     let job = job_uid(cluster);
     let mut slices = slices_of(state, &job);
@@ -18,22 +18,26 @@ pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {
     if is_tampered(cluster) || !cluster.labels().contains_key(QUEUE_NAME) || covered {
         return Vec::new();
     }
-    let what = format!("the gate of {} was opened, and no admitted slice covers it and every other", key(cluster));
-    vec![Breach::of(Invariant::Gate, what)]
+    let message = format!(
+        "the gate of {} was opened, but no admitted slice covers it and all other unsuspended clusters",
+        key(cluster)
+    );
+    vec![Breach::of(Invariant::Gate, message)]
 }
 
-/// How many pods the open clusters of a job need, by group. The one that was opened needs all that it asks for. Another may have
-/// been asked for more meanwhile, and gets no more than the slice pays for, nor, before that is in its record, what the slice can do
-/// without; and one that is being deleted needs what it still has, which is for I3 to say.
+/// Returns the number of pods that the unsuspended clusters of a job need, by PodSet. The opened cluster needs
+/// everything it requests. Another one may have been scaled up since: it gets at most what the slice covers,
+/// minus, until the slice record says so, what the slice can do without. Terminating clusters are left to I3.
 fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BTreeMap<String, i32> {
     let record = SliceRecord::from_workload(slice).unwrap_or_default();
     let mut needed: BTreeMap<String, i32> = BTreeMap::new();
     for cluster in clusters_of(state, job).filter(|cluster| is_open(cluster) && is_live(cluster)) {
-        let paid = record.member_of_cluster(&cluster.uid().unwrap_or_default()).filter(|_| key(cluster) != key(opened));
+        let covered =
+            record.member_of_cluster(&cluster.uid().unwrap_or_default()).filter(|_| key(cluster) != key(opened));
         for (group, pod_set, asked) in groups(cluster) {
-            let shares =
-                paid.map(|paid| paid.pods.iter().filter(|share| share.group == group).map(|share| share.count).sum());
-            let spare = paid.map_or(0, |paid| spare(&record, &paid.uid, &group));
+            let shares = covered
+                .map(|member| member.pods.iter().filter(|share| share.group == group).map(|share| share.count).sum());
+            let spare = covered.map_or(0, |member| spare(&record, &member.uid, &group));
             let most = shares.map_or(i32::MAX, |shares: u32| i32::try_from(shares - spare).unwrap_or(i32::MAX));
             *needed.entry(pod_set).or_default() += asked.min(most);
         }
@@ -41,14 +45,14 @@ fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BT
     needed
 }
 
-/// How many pods of a group a slice asked for, and can do without.
+/// Returns the number of pods of a group that a slice requested and can do without.
 fn spare(record: &SliceRecord, member: &str, group: &str) -> u32 {
     let steps = record.steps.iter().flat_map(|step| step.pods.iter().map(|pods| (step.times, pods)));
     let of_group = steps.filter(|(_, pods)| pods.member == member && pods.group == group);
     of_group.map(|(times, pods)| times * pods.count).sum()
 }
 
-/// The groups of a cluster: each with the name of its pod set, and how many pods it asks for.
+/// Returns the groups of a cluster: group name, PodSet name, and requested number of pods.
 fn groups(cluster: &RayCluster) -> impl Iterator<Item = (String, String, i32)> {
     let workers = cluster.spec.worker_group_specs.iter().map(|group| {
         let name = group.group_name.clone();
@@ -57,7 +61,8 @@ fn groups(cluster: &RayCluster) -> impl Iterator<Item = (String, String, i32)> {
     std::iter::once(("headgroup".to_owned(), "head".to_owned(), 1)).chain(workers)
 }
 
-/// A PodSet is named after its group; one of another shape has a suffix.
+/// Reports whether a slice covers the needed pods. A PodSet is named after its group, with a suffix if the
+/// group's pods have another shape.
 fn covers(slice: &Workload, needed: &BTreeMap<String, i32>) -> bool {
     let admission = slice.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
@@ -68,7 +73,7 @@ fn covers(slice: &Workload, needed: &BTreeMap<String, i32>) -> bool {
     })
 }
 
-/// A test that opens a gate by hand says so on the object.
+/// Reports whether a test opened this gate by hand, which it marks with an annotation.
 fn is_tampered(cluster: &RayCluster) -> bool {
     cluster.annotations().contains_key("test.sluice.dev/opened-by-hand")
 }

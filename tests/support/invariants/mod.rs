@@ -1,4 +1,4 @@
-//! The invariants of the design, checked after every single change of a history.
+//! Checks the invariants of the design after every change of a history.
 
 mod delta;
 mod gate;
@@ -22,12 +22,12 @@ use super::history::{Change, Object, State};
 pub use physical::may_run;
 use tree::{Quotas, Usage};
 
-/// The label of a job that waits for quota.
+/// Label with the LocalQueue of a queued job.
 pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 const REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 
-/// So long after a quota was changed, an admission may still come in that was decided by what it was before: the decision was
-/// on its way. (Quota and admissions are different objects; nobody writes both at once. On a busy machine a write takes this
+/// Time after a quota change during which an admission based on the previous quota may still arrive. (Quota
+/// and admissions are different objects and not written atomically. On a busy machine a write takes this
 /// long.)
 const ON_THE_WAY: Duration = Duration::from_secs(3);
 
@@ -36,17 +36,17 @@ const ON_THE_WAY: Duration = Duration::from_secs(3);
 pub enum Invariant {
     /// I1: no admission takes a ClusterQueue past what the cohort tree makes available to it.
     Quota,
-    /// I2: a gate is opened only if one admitted slice covers every open child at once.
+    /// I2: a gate is opened only if one admitted slice covers all unsuspended clusters of the job together.
     Gate,
-    /// I3: the pods of a queued job never request more than it has reserved.
+    /// I3: the pods of a queued job never request more than the job has reserved.
     Physical,
-    /// I4: a slice is paid for before its predecessor is let go; the pair is never counted twice, and never not at all.
+    /// I4: a slice reserves quota before its predecessor releases it. The pair is always counted exactly once.
     Delta,
-    /// I5: capacity that would admit a pending workload does admit it.
+    /// I5: a pending workload is admitted whenever capacity allows it.
     Liveness,
-    /// I6: from the first ready replica on, an upgrade fails no request.
+    /// I6: after the first replica is ready, no request fails because of an upgrade.
     Serving,
-    /// I7: from any state that a crash can leave, a fresh process reaches the same end.
+    /// I7: from any state that a crash can leave, a new process converges to the same state.
     Restart,
 }
 
@@ -65,17 +65,17 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// That an invariant does not hold.
+/// A violation of an invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breach {
-    /// Which.
+    /// The violated invariant.
     pub invariant: Invariant,
-    /// In what way.
+    /// Description with object names and amounts.
     pub what: String,
 }
 
 impl Breach {
-    /// That `invariant` does not hold, in this way.
+    /// Returns a violation of `invariant` with this description.
     pub fn of(invariant: Invariant, what: impl Into<String>) -> Self {
         Self { invariant, what: what.into() }
     }
@@ -87,7 +87,7 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Replays a history and returns every breach, with the change that made it.
+/// Replays a history. Returns every violation with the resource version of the change that caused it.
 pub fn breaches(history: &[Change]) -> Vec<String> {
     let mut watchdog = Watchdog::new(ON_THE_WAY);
     let seen = history.iter().flat_map(|change| {
@@ -97,25 +97,28 @@ pub fn breaches(history: &[Change]) -> Vec<String> {
     seen.collect()
 }
 
-/// Replays a history that has come to rest, and returns the jobs of which not exactly that is reserved which their pods request.
+/// Replays a history that has converged. Returns the jobs whose reserved quota differs from the requests of
+/// their pods.
 pub fn inexact(history: &[Change]) -> Vec<String> {
     let mut watchdog = Watchdog::new(ON_THE_WAY);
-    history.iter().for_each(|change| drop(watchdog.see(change)));
+    for change in history {
+        watchdog.see(change);
+    }
     watchdog.inexact().iter().map(ToString::to_string).collect()
 }
 
-/// Sees one change after the other, and says what each of them broke.
+/// Observes changes one by one, and returns the violations caused by each.
 pub struct Watchdog {
     state: State,
     quotas: Quotas,
-    /// Quotas that were in force before, until when.
+    /// Previous quotas, each with the time at which it was replaced.
     former: VecDeque<(Timestamp, Quotas)>,
     on_the_way: Duration,
     pods: physical::Pods,
 }
 
 impl Watchdog {
-    /// One that has seen nothing. A decision may be on its way for as long as `on_the_way`.
+    /// Returns a checker without state. Decisions may be in flight for `on_the_way` after a quota change.
     pub fn new(on_the_way: Duration) -> Self {
         Self {
             state: State::default(),
@@ -126,17 +129,17 @@ impl Watchdog {
         }
     }
 
-    /// Everything as it is now.
+    /// Returns the current state.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// The quota that there is now.
+    /// Returns the current quotas.
     pub fn quotas(&self) -> &Quotas {
         &self.quotas
     }
 
-    /// Takes in a change; returns what it broke.
+    /// Applies a change. Returns the violations that it causes.
     pub fn see(&mut self, change: &Change) -> Vec<Breach> {
         self.forget_quotas(change.heard);
         match &change.object {
@@ -175,7 +178,8 @@ impl Watchdog {
         }
     }
 
-    /// Of which jobs, now that all is quiet, not exactly that is reserved which their pods request.
+    /// Returns the jobs whose reserved quota differs from the requests of their pods. Valid only after
+    /// convergence.
     pub fn inexact(&self) -> Vec<Breach> {
         self.pods.inexact(&self.state)
     }
@@ -193,30 +197,30 @@ impl Watchdog {
         }
     }
 
-    /// The quotas that a decision which arrives now may rest on.
+    /// Returns the quotas on which a decision that arrives now may be based.
     fn in_force(&self) -> Vec<&Quotas> {
         self.former.iter().map(|(_, quotas)| quotas).chain([&self.quotas]).collect()
     }
 }
 
-/// Whether a Workload's reservation counts: a slice that is being replaced doesn't count beside its admitted successor.
+/// Reports whether a Workload's reservation counts toward usage. A slice with an admitted successor does not.
 pub fn counts(state: &State, workload: &Workload) -> bool {
     holds_quota(workload) && !is_succeeded(state, workload)
 }
 
-/// Whether a slice holds quota in the place of this one, or of the slice that took its place and is over already.
+/// Reports whether a slice holds quota in place of this one, directly or through finished successors.
 fn is_succeeded(state: &State, workload: &Workload) -> bool {
     let key = key(workload);
     let mut successors = state.workloads.values().filter(|other| replaces(other) == Some(&key));
     successors.any(|next| holds_quota(next) || is_finished(next) && is_succeeded(state, next))
 }
 
-/// The key of the slice that this one is to succeed.
+/// Returns the key of the slice that this one replaces, if any.
 pub fn replaces(workload: &Workload) -> Option<&String> {
     workload.annotations().get(REPLACES)
 }
 
-/// Adds what a Workload holds.
+/// Adds the quota that a Workload has reserved.
 pub fn add_usage(usage: &mut Usage, holder: &Workload) {
     let Some(admission) = holder.status.as_ref().and_then(|status| status.admission.as_ref()) else { return };
     let used = usage.entry(admission.cluster_queue.clone()).or_default();
@@ -229,8 +233,8 @@ pub fn add_usage(usage: &mut Usage, holder: &Workload) {
     }
 }
 
-/// Adds what a Workload holds, and of what the slices that it took the place of and that are not over yet hold what is more
-/// than that: pods may run on it until they are over.
+/// Adds the maximum of what a Workload and the slices that it replaces have reserved: until those are
+/// finished, pods may still run on their quota.
 pub fn add_holding(usage: &mut Usage, state: &State, holder: &Workload) {
     add_largest(usage, std::iter::once(holder).chain(replaced_by(state, holder)), |slice| {
         let mut held = Usage::new();
@@ -239,7 +243,7 @@ pub fn add_holding(usage: &mut Usage, state: &State, holder: &Workload) {
     });
 }
 
-/// Adds to amounts, by some place and what they are of, the largest that any of these slices has.
+/// Adds, for each pair of keys, the largest amount of any of these slices.
 fn add_largest<'a, P: Ord + Clone, K: Ord>(
     sums: &mut BTreeMap<P, BTreeMap<K, Amount>>,
     slices: impl Iterator<Item = &'a Workload>,
@@ -247,18 +251,19 @@ fn add_largest<'a, P: Ord + Clone, K: Ord>(
 ) {
     let mut largest: BTreeMap<(P, K), Amount> = BTreeMap::new();
     for (place, amounts) in slices.flat_map(held) {
-        for (of, amount) in amounts {
-            let most = largest.entry((place.clone(), of)).or_default();
+        for (key, amount) in amounts {
+            let most = largest.entry((place.clone(), key)).or_default();
             *most = amount.max(*most);
         }
     }
-    for ((place, of), amount) in largest {
-        let sum = sums.entry(place).or_default().entry(of).or_default();
+    for ((place, key), amount) in largest {
+        let sum = sums.entry(place).or_default().entry(key).or_default();
         *sum = sum.plus(amount);
     }
 }
 
-/// The slices that hold quota and whose place this one has taken, the last one first. One that is over may stand in between.
+/// Returns the slices replaced by this one that still hold quota, newest first. Finished slices in between
+/// are skipped.
 pub fn replaced_by<'a>(state: &'a State, slice: &Workload) -> Vec<&'a Workload> {
     let mut replaced: Vec<&Workload> = Vec::new();
     let mut before = replaces(slice).and_then(|key| state.workloads.get(key));
@@ -273,7 +278,7 @@ pub fn replaced_by<'a>(state: &'a State, slice: &Workload) -> Vec<&'a Workload> 
     replaced
 }
 
-/// What all holders hold.
+/// Returns the usage of all ClusterQueues.
 pub fn usage(state: &State) -> Usage {
     let mut usage = Usage::new();
     let holders = state.workloads.values().filter(|holder| counts(state, holder));
@@ -281,40 +286,40 @@ pub fn usage(state: &State) -> Usage {
     usage
 }
 
-/// Whether it holds quota.
+/// Reports whether a Workload has quota reserved and is not finished.
 pub fn holds_quota(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     is_true(conditions, "QuotaReserved") && !is_finished(workload)
 }
 
-/// Whether it is over.
+/// Reports whether a Workload is finished.
 pub fn is_finished(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     is_true(conditions, "Finished")
 }
 
-/// Whether what it pays for may run.
+/// Reports whether the pods of a Workload may run: admitted and not evicted.
 pub fn is_admitted(workload: &Workload) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     holds_quota(workload) && is_true(conditions, "Admitted") && !is_true(conditions, "Evicted")
 }
 
-/// Whether pods may be made for it.
+/// Reports whether a cluster is not suspended, so that its pods may be created.
 pub fn is_open(cluster: &RayCluster) -> bool {
     cluster.spec.suspend != Some(true)
 }
 
-/// Whether it isn't being deleted.
+/// Reports whether a cluster is not terminating.
 pub fn is_live(cluster: &RayCluster) -> bool {
     cluster.metadata.deletion_timestamp.is_none()
 }
 
-/// The job that a cluster belongs to: its owner, or itself.
+/// Returns the uid of the job that a cluster belongs to: that of its controller, or its own.
 pub fn job_uid(cluster: &RayCluster) -> String {
     owner_uid(cluster).unwrap_or_else(|| cluster.uid().unwrap_or_default())
 }
 
-/// The uid of the controller that owns an object.
+/// Returns the uid of the controller of an object, if any.
 pub fn owner_uid<K: Resource>(object: &K) -> Option<String> {
     controller(object).map(|owner| owner.uid.clone())
 }
@@ -323,22 +328,22 @@ fn controller<K: Resource>(object: &K) -> Option<&OwnerReference> {
     object.meta().owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
-/// How objects are named in a [`State`].
+/// Returns the key of an object in a [`State`]: `NAMESPACE/NAME`.
 pub fn key<K: Resource>(object: &K) -> String {
     format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Clusters by the job that they belong to.
+/// Returns the clusters of a job.
 pub fn clusters_of<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a RayCluster> {
     state.ray_clusters.values().filter(move |cluster| job_uid(cluster) == job)
 }
 
-/// Slices by the job that they belong to.
+/// Returns the slices of a job.
 pub fn slices_of<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a Workload> {
     state.workloads.values().filter(move |slice| controller(*slice).is_some_and(|owner| owner.uid == job))
 }
 
-/// What a job has reserved, by resource, over all flavors.
+/// Returns the quota that a job has reserved, by resource, summed over all flavors.
 fn reserved_by(state: &State, job: &str) -> BTreeMap<String, Amount> {
     let mut usage = Usage::new();
     let holders = slices_of(state, job).filter(|slice| counts(state, slice));

@@ -1,5 +1,5 @@
-//! I3: the pods of a queued job never request more than the job has reserved, all together and PodSet by PodSet. And where the
-//! pods of a cluster are made anew, those of one group are never of two kinds.
+//! I3: the pods of a queued job never request more than the job has reserved, in total and per PodSet.
+//! If the upgrade strategy of a cluster is Recreate, the pods of a group never differ in their template.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,23 +17,25 @@ use super::{
 };
 use crate::history::State;
 
-/// The label that says in which PodSet a pod is counted.
+/// Label with the PodSet that a pod is counted in.
 const POD_SET: &str = "kueue.x-k8s.io/podset";
 
-/// The pods that may run, by the uid of the cluster that they belong to: of one that has none nothing is known.
+/// Pods by the uid of their cluster. Clusters without pods have no entry.
 #[derive(Default)]
 pub(super) struct Pods {
+    /// The pods that may run.
     by_cluster: BTreeMap<String, BTreeMap<String, Running>>,
-    /// What each pod is that is there, whether it may run, has ended or neither.
+    /// Template key of every existing pod, including gated and finished ones.
     made_as: BTreeMap<String, BTreeMap<String, MadeAs>>,
 }
 
-/// The group of a pod, and the image and the resources of its first container.
+/// Group of a pod, and image and resources of its first container.
 type MadeAs = (String, Option<String>, Option<ResourceRequirements>);
 
 /// A pod that may run.
 struct Running {
-    /// The PodSet that it is counted in, if it says so. What other operators make doesn't, unless it had to wait.
+    /// PodSet that the pod is counted in, from its label. Pods of other operators have none unless they
+    /// were gated.
     pod_set: Option<String>,
     requests: Amounts,
 }
@@ -42,7 +44,7 @@ struct Running {
 type Amounts = BTreeMap<String, Amount>;
 
 impl Pods {
-    /// Takes in a pod; returns the queued job that it belongs to, if it belongs to one.
+    /// Observes a pod. Returns the uid of the queued job that it belongs to, if any.
     pub(super) fn see(&mut self, state: &State, pod: &Pod, gone: bool) -> Option<String> {
         let cluster = cluster_of(state, pod)?;
         let pods = self.by_cluster.entry(cluster.clone()).or_default();
@@ -53,7 +55,7 @@ impl Pods {
             }
         } else {
             let spec = pod.spec.clone().unwrap_or_default();
-            let requests = pod_requests(&spec).expect("requests of a pod that the API server took");
+            let requests = pod_requests(&spec).expect("requests of a pod that the API server accepted");
             let requests = requests.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect();
             pods.insert(key(pod), Running { pod_set: pod.labels().get(POD_SET).cloned(), requests });
         }
@@ -69,7 +71,8 @@ impl Pods {
         job_of(state, &cluster)
     }
 
-    /// The groups of a pod's cluster that have pods of two kinds at once, though pods are made anew when the spec changes.
+    /// Checks that no group of the pod's cluster mixes pods of different templates, if its upgrade strategy is
+    /// Recreate.
     pub(super) fn check_renewal(&self, state: &State, pod: &Pod) -> Vec<Breach> {
         let Some(cluster) = owner_uid(pod) else { return Vec::new() };
         let strategy =
@@ -77,24 +80,27 @@ impl Pods {
         let is_recreated = state.ray_clusters.values().any(|known| {
             known.uid().as_ref() == Some(&cluster) && strategy(known) == Some(RayClusterUpgradeType::Recreate)
         });
-        let Some(kinds) = self.made_as.get(&cluster).filter(|_| is_recreated) else { return Vec::new() };
+        if !is_recreated {
+            return Vec::new();
+        }
+        let Some(kinds) = self.made_as.get(&cluster) else { return Vec::new() };
         let mut by_group: BTreeMap<&String, &MadeAs> = BTreeMap::new();
         let two = kinds.values().filter(|made| *by_group.entry(&made.0).or_insert(made) != *made);
         two.map(|made| {
-            let what = format!("cluster {cluster} has pods of two kinds in group {}", made.0);
-            Breach::of(Invariant::Physical, what)
+            let message = format!("cluster {cluster} has pods of different templates in group {}", made.0);
+            Breach::of(Invariant::Physical, message)
         })
         .collect()
     }
 
-    /// What the pods of `job` request beyond what it has reserved: all of them, and those of each PodSet.
+    /// Checks that the pods of `job` request no more than is reserved, in total and per PodSet.
     pub(super) fn check(&self, state: &State, job: Option<&String>) -> Vec<Breach> {
         let Some(job) = job else { return Vec::new() };
-        let over = |whose: &str, requested: Amounts, reserved: &Amounts| -> Vec<Breach> {
+        let over = |owner: &str, requested: Amounts, reserved: &Amounts| -> Vec<Breach> {
             let over = requested.into_iter().filter_map(|(resource, sum)| {
                 let most = reserved.get(&resource).copied().unwrap_or_default();
-                let (said, reserved) = (sum.display(&resource), most.display(&resource));
-                let what = format!("the pods of {whose} request {said} of {resource}; {reserved} is reserved");
+                let (requested, reserved) = (sum.display(&resource), most.display(&resource));
+                let what = format!("the pods of {owner} request {requested} of {resource}; {reserved} is reserved");
                 (sum > most).then(|| Breach::of(Invariant::Physical, what))
             });
             over.collect()
@@ -111,27 +117,29 @@ impl Pods {
         breaches
     }
 
-    /// The jobs of which, now that all is quiet, not exactly that is reserved which their pods request.
+    /// Returns the jobs whose reserved quota differs from the requests of their pods. Valid only after
+    /// convergence.
     pub(super) fn inexact(&self, state: &State) -> Vec<Breach> {
         let jobs: BTreeSet<String> =
             state.workloads.values().filter(|slice| holds_quota(slice)).filter_map(owner_uid).collect();
         let differs = jobs.into_iter().filter_map(|job| {
             let (requested, reserved) = (requested(self.of(state, &job)), reserved_by(state, &job));
-            let something = |amounts: &Amounts| -> Amounts {
+            let non_zero = |amounts: &Amounts| -> Amounts {
                 amounts
                     .iter()
                     .filter(|(_, amount)| **amount > Amount::ZERO)
                     .map(|(name, amount)| (name.clone(), *amount))
                     .collect()
             };
-            let (requested, reserved) = (something(&requested), something(&reserved));
-            let what = format!("at rest the pods of job {job} request {requested:?}, and {reserved:?} is reserved");
+            let (requested, reserved) = (non_zero(&requested), non_zero(&reserved));
+            let what =
+                format!("after convergence the pods of job {job} request {requested:?}, and {reserved:?} is reserved");
             (requested != reserved).then(|| Breach::of(Invariant::Physical, what))
         });
         differs.collect()
     }
 
-    /// The pods of a job.
+    /// Returns the pods of a job.
     fn of<'a>(&'a self, state: &'a State, job: &'a str) -> impl Iterator<Item = &'a Running> {
         let clusters =
             self.by_cluster.iter().filter(move |(cluster, _)| job_of(state, cluster).as_deref() == Some(job));
@@ -139,7 +147,7 @@ impl Pods {
     }
 }
 
-/// What pods request together.
+/// Returns the sum of the requests of pods.
 fn requested<'a>(pods: impl Iterator<Item = &'a Running>) -> Amounts {
     let mut requested = Amounts::new();
     for (resource, amount) in pods.flat_map(|pod| &pod.requests) {
@@ -149,8 +157,8 @@ fn requested<'a>(pods: impl Iterator<Item = &'a Running>) -> Amounts {
     requested
 }
 
-/// What a job has reserved for each of its PodSets, by resource, over all flavors: the most that a slice which holds quota has for
-/// it, or one whose place that has taken and which is not over yet.
+/// Returns the quota that a job has reserved for each of its PodSets, by resource, summed over all flavors: the
+/// maximum over a slice and the unfinished slices that it replaces.
 fn reserved_by_pod_set(state: &State, job: &str) -> BTreeMap<String, Amounts> {
     let mut reserved: BTreeMap<String, Amounts> = BTreeMap::new();
     for slice in slices_of(state, job).filter(|slice| counts(state, slice)) {
@@ -159,7 +167,7 @@ fn reserved_by_pod_set(state: &State, job: &str) -> BTreeMap<String, Amounts> {
     reserved
 }
 
-/// What one slice holds for each of its PodSets, by resource.
+/// Returns the quota that one slice has reserved for each of its PodSets, by resource.
 fn by_pod_set(slice: &Workload) -> BTreeMap<String, Amounts> {
     let admission = slice.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();
@@ -183,14 +191,14 @@ fn has_ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// A pod that runs, or that the scheduler may place.
+/// Reports whether a pod is neither finished nor gated.
 pub fn may_run(pod: &Pod) -> bool {
     let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
     !has_ended(pod) && gates.is_none_or(|gates| gates.is_empty())
 }
 
-/// The uid of the cluster that a pod belongs to: that of its owner, which need not be the cluster that has the name now. Or that of
-/// the RayJob that it was let go for.
+/// Returns the uid of the cluster that a pod belongs to: that of its owner, since the name may have been reused
+/// by another cluster. For a submitter pod it is the uid of the RayJob that it was ungated for.
 fn cluster_of(state: &State, pod: &Pod) -> Option<String> {
     if let Some(job) = pod.labels().get("kueue.x-k8s.io/job-uid") {
         return Some(job.clone());
@@ -203,16 +211,18 @@ fn cluster_of(state: &State, pod: &Pod) -> Option<String> {
     owner_uid(pod).or_else(|| state.ray_clusters.get(&named)?.uid())
 }
 
-/// The uid of the queued job that a cluster belongs to; `None` for one that names no queue.
+/// Returns the uid of the queued job that a cluster belongs to, or `None` for one without a queue.
 fn job_of(state: &State, cluster: &str) -> Option<String> {
     if let Some(cluster) = state.ray_clusters.values().find(|known| known.metadata.uid.as_deref() == Some(cluster)) {
         return cluster.labels().contains_key(QUEUE_NAME).then(|| job_uid(cluster));
     }
-    // The cluster is gone and its pods may not be: whoever reserved quota for it still has to hold it.
+    // The cluster was deleted but its pods may still exist: the job that reserved their quota must still
+    // hold it.
     let quoted = format!("\"{cluster}");
-    let pays =
+    let covers =
         |slice: &&Workload| slice.annotations().get("sluice.dev/slice").is_some_and(|record| record.contains(&quoted));
-    // A Job pays for itself, and there may be thousands of them.
-    let paid = slices_of(state, cluster).find(pays).or_else(|| state.workloads.values().find(pays));
-    paid.and_then(owner_uid)
+    // Try the Workloads owned by the uid itself first: a batch/v1 Job owns its Workload, and there may be
+    // thousands of them.
+    let slice = slices_of(state, cluster).find(covers).or_else(|| state.workloads.values().find(covers));
+    slice.and_then(owner_uid)
 }

@@ -7,16 +7,17 @@ use super::tree::{Quotas, Usage};
 use super::{Breach, Invariant, add_holding, add_usage, counts, key};
 use crate::history::State;
 
-/// What the admission of `workload`, which has just come in, takes too much of; by the mildest of the quotas in force.
+/// Checks a new admission of `workload` against the quotas in effect. Returns the violations under the one that
+/// gives the fewest.
 pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) -> Vec<Breach> {
-    let breach = |what: String| Breach::of(Invariant::Quota, what);
+    let breach = |message: String| Breach::of(Invariant::Quota, message);
     let key = key(workload);
     let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else {
-        return vec![breach(format!("Workload {key} has QuotaReserved and no admission"))];
+        return vec![breach(format!("Workload {key} has QuotaReserved but no admission"))];
     };
     let queue = &admission.cluster_queue;
     if !state.cluster_queues.contains_key(&format!("/{queue}")) {
-        return vec![breach(format!("Workload {key} was admitted to {queue}, which doesn't exist"))];
+        return vec![breach(format!("Workload {key} was admitted to {queue}, which does not exist"))];
     }
     let (mut others, mut own) = (Usage::new(), Usage::new());
     let holders = state.workloads.values().filter(|holder| self::key(*holder) != key && counts(state, holder));
@@ -29,7 +30,7 @@ pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) ->
             let (flavor, resource) = pair;
             (*amount > Amount::ZERO && i128::from(amount.get()) > available).then(|| {
                 breach(format!(
-                    "{key} takes {} of {resource} in {flavor}; {available} is available to {queue}",
+                    "{key} uses {} of {resource} in {flavor}; {available} is available to {queue}",
                     amount.get()
                 ))
             })

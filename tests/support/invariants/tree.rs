@@ -1,5 +1,5 @@
-//! The arithmetic of quota, the slow way: what a ClusterQueue may use, worked out from its Cohorts and from all that is used.
-//! (The rules are those of kueue v0.19.2 `pkg/cache/scheduler/resource_node.go`.)
+//! Naive computation of the capacity available to a ClusterQueue from its Cohorts and the usage of all
+//! ClusterQueues, by the rules of kueue v0.19.2 `pkg/cache/scheduler/resource_node.go`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,18 +7,18 @@ use sluice_api::kueue::cluster_queue::ResourceGroup;
 use sluice_api::kueue::{ClusterQueue, Cohort};
 use sluice_api::quantity::{Amount, Quantity};
 
-/// A flavor and a resource.
+/// Flavor and resource name.
 pub type Pair = (String, String);
-/// What each ClusterQueue uses.
+/// Usage of each ClusterQueue by flavor and resource.
 pub type Usage = BTreeMap<String, BTreeMap<Pair, Amount>>;
 
-/// The quota that there is: the specs of all ClusterQueues and Cohorts.
+/// Quotas from the specs of all ClusterQueues and Cohorts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Quotas {
     nodes: BTreeMap<Name, Node>,
 }
 
-/// ClusterQueues and Cohorts have names of their own.
+/// Name of a node. ClusterQueues and Cohorts have separate namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Name {
     ClusterQueue(String),
@@ -39,7 +39,7 @@ struct Quota {
 }
 
 impl Quotas {
-    /// Reads the quota out of the objects.
+    /// Reads the quotas of ClusterQueues and Cohorts.
     pub fn of<'a>(
         queues: impl IntoIterator<Item = &'a ClusterQueue>,
         cohorts: impl IntoIterator<Item = &'a Cohort>,
@@ -56,7 +56,8 @@ impl Quotas {
         Self { nodes }
     }
 
-    /// What a ClusterQueue may take of a pair beyond `usage`; nothing below a cycle of Cohorts.
+    /// Returns the amount that a ClusterQueue may use in addition to `usage`, in the base unit of the resource.
+    /// Zero if an ancestor Cohort is part of a cycle.
     pub fn available(&self, queue: &str, pair: &Pair, usage: &Usage) -> i128 {
         let name = Name::ClusterQueue(queue.to_owned());
         let mut above = BTreeSet::new();
@@ -80,13 +81,13 @@ impl Quotas {
         (local - used).max(0) + from_parent
     }
 
-    /// All quota at a node and below it that the node can use.
+    /// Returns the quota of a node and its descendants that the node can use.
     fn subtree(&self, name: &Name, pair: &Pair) -> i128 {
         let lent = self.children(name).map(|child| self.subtree(child, pair) - self.local(child, pair));
         self.quota(name, pair).nominal + lent.sum::<i128>()
     }
 
-    /// What a node keeps to itself.
+    /// Returns the part of the subtree quota that the lending limit reserves for the node.
     fn local(&self, name: &Name, pair: &Pair) -> i128 {
         self.quota(name, pair).lending.map_or(0, |lending| (self.subtree(name, pair) - lending).max(0))
     }
@@ -123,7 +124,9 @@ impl Node {
             for resource in &flavor.resources {
                 let read = |quantity: &Quantity| {
                     i128::from(
-                        Amount::from_quantity(&resource.name, quantity).expect("a quantity of the API server").get(),
+                        Amount::from_quantity(&resource.name, quantity)
+                            .expect("a quantity accepted by the API server")
+                            .get(),
                     )
                 };
                 let quota = Quota {

@@ -1,5 +1,5 @@
-//! What is asked for and what is given, and what becomes of it when queues stop or pods are not ready. B17–B21, B25, B36–B38,
-//! B52–B54.
+//! Requests, admission, stopped queues, partial admission and waitForPodsReady. B17–B21, B25,
+//! B36–B38, B52–B54.
 
 use jiff::SignedDuration;
 use rstest::rstest;
@@ -15,7 +15,7 @@ use sluice_api::kueue::{Workload, names};
 
 /// Integration "Should evict workloads when stop policy is drain", of a ClusterQueue.
 #[test]
-fn b17_a_drained_queue_evicts_and_admits_all_when_it_is_started_again() {
+fn b17_drained_queue_evicts_all_workloads_and_readmits_them_after_restart() {
     let mut scene = Scene::new().queues([queue("q").has("cpu=5")]).waits("q", "w1 cpu=1");
     scene.run();
 
@@ -31,7 +31,7 @@ fn b17_a_drained_queue_evicts_and_admits_all_when_it_is_started_again() {
 
 /// Integration "Should admit workloads when resources are dynamically reclaimed".
 #[test]
-fn b18_pods_that_are_done_give_their_quota_to_the_next() {
+fn b18_reclaimable_pods_release_quota_for_the_next_workload() {
     let mut scene =
         Scene::new().queues([queue("q").has("cpu=5")]).waits("q", "first n=4 cpu=1; second n=3 cpu=1 t=1001");
     assert_eq!(scene.run(), ["first"]);
@@ -42,9 +42,10 @@ fn b18_pods_that_are_done_give_their_quota_to_the_next() {
     assert_eq!(scene.run(), ["second"]);
 }
 
-/// "Reclaimed resources are not accounted during admission", an integration test: who waits needs quota for the rest only.
+/// Integration "Reclaimed resources are not accounted during admission": a pending workload needs
+/// quota only for the remaining pods.
 #[test]
-fn b18_pods_that_were_done_before_admission_need_none() {
+fn b18_pods_reclaimable_before_admission_need_no_quota() {
     let mut scene = Scene::new().queues([queue("q").has("cpu=5")]).waits("q", "w n=2 cpu=5");
     assert_eq!(scene.run(), [""; 0]);
 
@@ -54,10 +55,10 @@ fn b18_pods_that_were_done_before_admission_need_none() {
     assert_eq!(scene.decide().admitted, ["w@default*1"]);
 }
 
-/// Integration "Should admit workload with zero quantity request for resource not in ClusterQueue", and "… borrowing from
-/// cohort when requesting zero of a resource …".
+/// Integration "Should admit workload with zero quantity request for resource not in ClusterQueue",
+/// and "… borrowing from cohort when requesting zero of a resource …".
 #[test]
-fn b19_nothing_of_a_resource_that_is_not_listed_is_no_obstacle_and_not_assigned() {
+fn b19_zero_request_for_uncovered_resource_is_admitted_and_not_assigned() {
     let mut scene = company().waits("sales", "w cpu=1 gpu=0");
 
     assert_eq!(scene.run(), ["w"]);
@@ -72,7 +73,7 @@ fn b19_nothing_of_a_resource_that_is_not_listed_is_no_obstacle_and_not_assigned(
 #[case(["workload", "flavor", "local queue", "queue"])]
 #[case(["workload", "flavor", "queue", "local queue"])]
 #[case(["workload", "queue", "local queue", "flavor"])]
-fn b20_the_order_of_creation_does_not_matter(#[case] order: [&str; 4]) {
+fn b20_creation_order_of_objects_does_not_matter(#[case] order: [&str; 4]) {
     let mut cluster = Cluster::default();
     for object in order {
         match object {
@@ -89,21 +90,21 @@ fn b20_the_order_of_creation_does_not_matter(#[case] order: [&str; 4]) {
     }
 }
 
-/// Integration "request more that limits"; `limits.rs` has what a LimitRange says.
+/// Integration "request more that limits"; `limits.rs` tests LimitRanges.
 #[rstest]
-#[case::a_container(json!({"containers": [{"name": "c", "resources": above()}]}), "container \"c\"")]
-#[case::a_step_before(json!({"initContainers": [{"name": "i", "resources": above()}], "containers": []}), "container \"i\"")]
-#[case::the_pod_as_a_whole(json!({"resources": above(), "containers": []}), "the pod")]
-fn b21_who_requests_more_than_its_limit_waits_and_is_told_until_it_is_right(#[case] pod: Value, #[case] place: &str) {
+#[case::container(json!({"containers": [{"name": "c", "resources": above()}]}), "container \"c\"")]
+#[case::init_container(json!({"initContainers": [{"name": "i", "resources": above()}], "containers": []}), "container \"i\"")]
+#[case::pod(json!({"resources": above(), "containers": []}), "the pod")]
+fn b21_request_above_limit_is_reported_until_corrected(#[case] pod: Value, #[case] subject: &str) {
     let mut scene = Scene::new().queues([queue("q").has("cpu=5")]).waits("q", "w cpu=1");
-    let was = scene.workloads[&key("w")].spec.pod_sets[0].template.clone();
+    let original = scene.workloads[&key("w")].spec.pod_sets[0].template.clone();
     scene.change("w", |workload| workload.spec.pod_sets[0].template.0["spec"] = pod);
     assert_eq!(scene.run(), [""; 0]);
     let (reason, message) = scene.says("w", names::QUOTA_RESERVED);
     assert_eq!(reason, "Misconfigured");
-    assert_eq!(message, format!("pod set main: {place} requests 1100m of cpu, which is more than its limit of 1"));
+    assert_eq!(message, format!("pod set main: {subject} requests 1100m of cpu, which is more than its limit of 1"));
 
-    scene.change("w", |workload| workload.spec.pod_sets[0].template = was);
+    scene.change("w", |workload| workload.spec.pod_sets[0].template = original);
 
     assert_eq!(scene.run(), ["w"]);
 }
@@ -112,9 +113,10 @@ fn above() -> Value {
     json!({"requests": {"cpu": "1100m"}, "limits": {"cpu": "1"}})
 }
 
-/// Integration "Should gate workload admission with AdmissionGatedBy annotation and admit when removed".
+/// Integration "Should gate workload admission with AdmissionGatedBy annotation and admit when
+/// removed".
 #[test]
-fn b25_a_gated_workload_is_not_in_line_and_gets_there_when_the_gate_is_gone() {
+fn b25_gated_workload_is_queued_once_its_gate_is_removed() {
     let gate = |by: &'static str| {
         move |workload: &mut Workload| {
             let gate = (names::ADMISSION_GATED_BY_ANNOTATION.to_owned(), by.to_owned());
@@ -124,7 +126,7 @@ fn b25_a_gated_workload_is_not_in_line_and_gets_there_when_the_gate_is_gone() {
     let mut scene = Scene::new().queues([queue("q").has("cpu=5").strict()]).waits("q", "gated cpu=5 p=1");
     scene.change("gated", gate("example.com/approval"));
     scene.submit_to("q", "free cpu=1");
-    assert_eq!(scene.run(), ["free"], "it holds up nobody");
+    assert_eq!(scene.run(), ["free"], "a gated workload blocks no other");
     assert_eq!(scene.says("gated", names::QUOTA_RESERVED).0, "AdmissionGated");
 
     scene.finish("free");
@@ -135,19 +137,19 @@ fn b25_a_gated_workload_is_not_in_line_and_gets_there_when_the_gate_is_gone() {
 
 #[rstest]
 // "partial admission single variable pod set".
-#[case::b36_half_of_the_pods(company().waits("sales", "w n=50 min=20 cpu=2"), &["w@default*25"], &[])]
+#[case::b36_half_of_the_pods_is_admitted(company().waits("sales", "w n=50 min=20 cpu=2"), &["w@default*25"], &[])]
 // "partial admission multiple variable pod sets".
-#[case::b37_each_pod_set_in_proportion(
+#[case::b37_pod_sets_shrink_in_proportion(
     company().waits("sales", "w +one n=20 cpu=1 +two n=30 min=10 cpu=1 +three n=15 min=5 cpu=1"),
     &["w@default|default*20|default*10"], &[])]
 // "partial admission single variable pod set, preempt first".
-#[case::b38_all_of_them_by_preemption(
+#[case::b38_preempts_for_all_pods(
     company().holds("beta", "old n=10 gpu=1@model-a p=-4").waits("beta", "new n=20 min=10 gpu=1 p=4"), &[], &["old InClusterQueue"])]
 // "partial admission single variable pod set, preempt with partial admission".
-#[case::b38_most_of_them_by_preemption(
+#[case::b38_preempts_for_fewer_pods(
     company().holds("beta", "old n=10 gpu=1@model-a p=-4").waits("beta", "new n=30 min=10 gpu=1 p=4"), &[], &["old InClusterQueue"])]
-#[case::no_fewer_than_the_fewest(company().waits("sales", "w n=50 min=26 cpu=2"), &[], &[])]
-fn b36_a_workload_may_do_with_fewer_pods(
+#[case::min_count_does_not_fit(company().waits("sales", "w n=50 min=26 cpu=2"), &[], &[])]
+fn b36_partial_admission_reduces_pod_counts(
     #[case] mut scene: Scene,
     #[case] admitted: &[&str],
     #[case] evicted: &[&str],
@@ -159,14 +161,15 @@ fn b36_a_workload_may_do_with_fewer_pods(
 }
 
 #[test]
-fn b38_after_the_preemption_it_gets_what_it_was_for() {
+fn b38_preemptor_is_admitted_with_the_reduced_count_it_preempted_for() {
     let mut scene = company().holds("beta", "old n=10 gpu=1@model-a p=-4").waits("beta", "new n=30 min=10 gpu=1 p=4");
 
     assert_eq!(scene.settle(), ["new"]);
     assert_eq!(scene.place_of("new"), "model-a*20");
 }
 
-/// Pods have five minutes; who is not ready comes back after half a minute, one, two.
+/// Returns a scene with a PodsReady timeout of 300 seconds and a requeue backoff of 30, 60, 120
+/// seconds.
 fn waiting_for_pods(change: impl FnOnce(&mut WaitForPodsReady)) -> Scene {
     let mut rules = WaitForPodsReady {
         timeout: SignedDuration::from_secs(300),
@@ -182,7 +185,7 @@ fn waiting_for_pods(change: impl FnOnce(&mut WaitForPodsReady)) -> Scene {
 
 fn ready(scene: &mut Scene, name: &str) {
     let now = at(scene.now);
-    let verdict = condition::ConditionUpdate {
+    let update = condition::ConditionUpdate {
         type_: names::PODS_READY,
         status: true,
         reason: names::pods_ready_reason::STARTED.into(),
@@ -190,7 +193,7 @@ fn ready(scene: &mut Scene, name: &str) {
         observed_generation: None,
     };
     scene.change(name, |workload| {
-        condition::set(&mut workload.status.get_or_insert_default().conditions, now, verdict);
+        condition::set(&mut workload.status.get_or_insert_default().conditions, now, update);
     });
 }
 
@@ -205,14 +208,14 @@ fn too_late(scene: &mut Scene) -> Decided {
 
 /// Integration "Should unblock admission of new workloads …": by readiness, by deletion, by time.
 #[rstest]
-#[case::ready(ready)]
-#[case::deleted(|scene: &mut Scene, name: &str| scene.delete(name))]
-#[case::too_late(|scene: &mut Scene, name: &str| {
+#[case::workload_is_ready(ready)]
+#[case::workload_is_deleted(|scene: &mut Scene, name: &str| scene.delete(name))]
+#[case::workload_times_out(|scene: &mut Scene, name: &str| {
     too_late(scene);
     scene.run();
     scene.release(name);
 })]
-fn b52_nothing_is_admitted_until_who_was_is_ready(#[case] unblock: fn(&mut Scene, &str)) {
+fn b52_admission_is_blocked_until_admitted_workload_is_ready(#[case] unblock: fn(&mut Scene, &str)) {
     let mut scene = waiting_for_pods(|_| {}).waits("prod", "p cpu=2 t=1").waits("dev", "d cpu=2 t=2");
     assert_eq!(scene.run(), ["p"]);
     assert_eq!(scene.says("d", names::QUOTA_RESERVED).0, "WaitingForPodsReady");
@@ -222,12 +225,12 @@ fn b52_nothing_is_admitted_until_who_was_is_ready(#[case] unblock: fn(&mut Scene
     assert_eq!(scene.run(), ["d"]);
 }
 
-/// Integration "Should block admission of one new workload if two are considered in the same scheduling cycle", and its
-/// counterpart without blocking.
+/// Integration "Should block admission of one new workload if two are considered in the same
+/// scheduling cycle", and its counterpart without blocking.
 #[rstest]
 #[case::blocking(true, &["p"])]
 #[case::not_blocking(false, &["p", "d"])]
-fn b52_of_two_that_fit_at_once_one_is_admitted(#[case] block: bool, #[case] admitted: &[&str]) {
+fn b52_blocking_admits_one_of_two_fitting_workloads(#[case] block: bool, #[case] admitted: &[&str]) {
     let mut scene = waiting_for_pods(|rules| rules.block_admission = block)
         .waits("prod", "p cpu=11 t=1")
         .waits("dev", "d cpu=11 t=2");
@@ -240,7 +243,7 @@ fn b52_of_two_that_fit_at_once_one_is_admitted(#[case] block: bool, #[case] admi
 
 /// Integration "Should requeue a workload which exceeded the timeout to reach PodsReady=True".
 #[test]
-fn b53_who_is_not_ready_in_time_is_evicted_and_comes_back_later() {
+fn b53_workload_exceeding_pods_ready_timeout_is_evicted_and_requeued_later() {
     let mut scene = waiting_for_pods(|_| {}).waits("prod", "p1 cpu=2 p=100; p2 cpu=2");
     assert_eq!(scene.run(), ["p1"]);
 
@@ -251,13 +254,13 @@ fn b53_who_is_not_ready_in_time_is_evicted_and_comes_back_later() {
     assert!(state.requeue_at.is_some());
     scene.release("p1");
 
-    assert_eq!(scene.decide().admitted, ["p2@default"], "whose turn it is while the other stays away");
+    assert_eq!(scene.decide().admitted, ["p2@default"], "p1 is in backoff");
 }
 
-/// Integration "Should re-admit a timed out workload and deactivate a workload exceeded the re-queue count limit. After that
-/// re-activating a workload".
+/// Integration "Should re-admit a timed out workload and deactivate a workload exceeded the
+/// re-queue count limit. After that re-activating a workload".
 #[test]
-fn b53_who_is_late_too_often_is_deactivated_and_begins_anew_when_it_is_activated() {
+fn b53_workload_exceeding_requeue_limit_is_deactivated_and_restarts_on_activation() {
     let mut scene = waiting_for_pods(|_| {}).waits("prod", "p cpu=2");
     for count in 1..=2 {
         assert_eq!(scene.run(), ["p"]);
@@ -283,27 +286,31 @@ fn b53_who_is_late_too_often_is_deactivated_and_begins_anew_when_it_is_activated
     assert_eq!(requeue_state(&scene, "p").and_then(|state| state.count), Some(1));
 }
 
-/// Integration "Should move the evicted workload at the end of the queue", "Should prioritize workloads submitted earlier".
+/// Integration "Should move the evicted workload at the end of the queue", "Should prioritize
+/// workloads submitted earlier".
 #[rstest]
 #[case::by_eviction(RequeuingTimestamp::Eviction, ["w1", "w2", "w3", "w1"])]
 #[case::by_creation(RequeuingTimestamp::Creation, ["w1", "w2", "w1", "w2"])]
-fn b54_where_a_late_one_lines_up(#[case] timestamp: RequeuingTimestamp, #[case] order: [&str; 4]) {
+fn b54_requeuing_timestamp_determines_position_of_evicted_workload(
+    #[case] timestamp: RequeuingTimestamp,
+    #[case] order: [&str; 4],
+) {
     let mut scene =
         waiting_for_pods(|rules| (rules.requeuing.timestamp, rules.requeuing.backoff_limit_count) = (timestamp, None));
     scene.put_queue(queue("alone").has("cpu=1"));
     scene.submit_to("alone", "w1 cpu=1 t=1; w2 cpu=1 t=2; w3 cpu=1 t=3");
     for expected in order {
         assert_eq!(scene.run(), [expected]);
-        // Away for less than the next one has.
+        // The backoff is shorter than the timeout of the next workload.
         too_late(&mut scene);
         scene.run();
         scene.release(expected);
     }
 }
 
-/// A pod that asks for nothing needs no quota, and one without pods neither.
+/// A workload whose pods request nothing needs no quota, and neither does one without pods.
 #[test]
-fn who_asks_for_nothing_is_admitted() {
+fn workload_requesting_nothing_is_admitted() {
     let mut scene = Scene::new().queues([queue("q").has("cpu=0")]).waits("q", "none n=0 cpu=1");
     let mut workload = scene.workload("free", &[]);
     workload.spec.queue_name = Some("q".into());

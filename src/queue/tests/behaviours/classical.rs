@@ -1,11 +1,11 @@
-//! Who has to go, by priority and by place in one cohort: the situations of Kueue's table on preemption
-//! (`pkg/scheduler/preemption/preemption_test.go`, `TestPreemption`), asked of the whole engine.
+//! Preemption targets by priority, and by borrowing in one cohort: the cases of Kueue's table
+//! (`pkg/scheduler/preemption/preemption_test.go`, `TestPreemption`), run on the whole scheduler.
 
 use rstest::rstest;
 
 use super::scene::{Node, Scene, queue};
 
-/// Three flavors: CPU in one, memory in two; only lower priorities of the same queue.
+/// Returns a queue with CPU in one flavor and memory in two that preempts its lower priorities.
 fn standalone() -> Scene {
     let alone = queue("standalone").has("cpu=6").and_group().quota("alpha", "memory=3Gi").quota("beta", "memory=3Gi");
     Scene::new().queues([alone.within("LowerPriority")])
@@ -19,7 +19,8 @@ fn pair(names: [&str; 2], quota: &str) -> Scene {
     ])
 }
 
-/// Two that lend each other all, and borrow no more than they have; the second never preempts its own.
+/// Returns two queues with borrowing limits equal to their quotas; the second never preempts within
+/// itself.
 fn limited() -> Scene {
     pair(["c1", "c2"], "cpu=6+6 memory=3Gi+3Gi")
 }
@@ -37,15 +38,16 @@ fn newest_first() -> Scene {
     Scene::new().queues([queue("q").has("cpu=6").within("LowerOrNewerEqualPriority")])
 }
 
-/// A large shared quota that four queues borrow from, taking it from priorities up to 0 of each other.
+/// Returns four queues that borrow from a large shared quota and preempt each other up to priority
+/// 0 while borrowing.
 fn shared() -> Scene {
     let member = |name: &str, quota: &str| queue(name).within_cohort("shared").has(quota).while_borrowing(Some(0));
-    let plain = |node: Node| node.within("Never").reclaim("LowerPriority");
+    let reclaiming = |node: Node| node.within("Never").reclaim("LowerPriority");
     Scene::new().queues([
-        plain(member("a_standard", "cpu=1+12")),
+        reclaiming(member("a_standard", "cpu=1+12")),
         member("b_standard", "cpu=1+12").within("LowerPriority").reclaim("Any"),
-        plain(member("a_best_effort", "cpu=1+12")),
-        plain(member("b_best_effort", "cpu=0+13")),
+        reclaiming(member("a_best_effort", "cpu=1+12")),
+        reclaiming(member("b_best_effort", "cpu=0+13")),
         queue("pool").within_cohort("shared").has("cpu=10"),
     ])
 }
@@ -75,119 +77,119 @@ const RECLAIMED: &str = "InCohortReclamation";
 const BORROWING: &str = "InCohortReclaimWhileBorrowing";
 
 #[rstest]
-#[case::the_lowest_priority_goes(
+#[case::lowest_priority_is_preempted(
     standalone().holds("standalone", "low cpu=2 p=-1; mid cpu=2; high cpu=2 p=1").waits("standalone", "in cpu=2 p=1"),
     &[("low", OWN)])]
-#[case::several_go_if_need_be(
+#[case::several_are_preempted_if_required(
     standalone().holds("standalone", "low cpu=2 p=-1; mid cpu=2; high cpu=2 p=1").waits("standalone", "in cpu=3 p=1"),
     &[("low", OWN), ("mid", OWN)])]
-#[case::the_lowest_priority_preempts_nobody(
+#[case::lowest_priority_preempts_none(
     standalone().holds("standalone", "low cpu=3 p=-1; mid cpu=3").waits("standalone", "in cpu=1 p=-1"), &[])]
-#[case::nobody_goes_if_that_is_not_enough(
+#[case::none_if_targets_are_not_enough(
     standalone().holds("standalone", "low cpu=3 p=-1; mid cpu=3").waits("standalone", "in cpu=4"), &[])]
-#[case::what_is_free_is_used_first(
+#[case::available_quota_is_used_first(
     standalone().holds("standalone", "low cpu=1 p=-1; mid cpu=1; high cpu=3 p=1").waits("standalone", "in cpu=2 p=1"),
     &[("low", OWN)])]
-#[case::b42_who_is_not_needed_in_the_end_stays(
+#[case::b42_unnecessary_target_is_filled_back(
     standalone().holds("standalone", "low cpu=1 p=-1; mid cpu=2; high cpu=3 p=1").waits("standalone", "in cpu=2 p=1"),
     &[("mid", OWN)])]
-#[case::quota_of_a_borrower_comes_back(
+#[case::quota_is_reclaimed_from_borrower(
     limited().holds("c1", "c1-low cpu=3 p=-1").holds("c2", "c2-mid cpu=3; c2-high cpu=6 p=1").waits("c1", "in cpu=3 p=1"),
     &[("c2-mid", RECLAIMED)])]
-#[case::a_resource_of_which_nothing_is_asked_may_be_used_up(
+#[case::exhausted_resource_with_zero_request_is_ignored(
     limited().holds("c1", "c1-low cpu=3 memory=3Gi p=-1").holds("c2", "c2-mid cpu=3; c2-high cpu=6 p=1")
         .waits("c1", "in cpu=3 memory=0 p=1"),
     &[("c2-mid", RECLAIMED)])]
-#[case::who_does_not_borrow_is_left_alone(
+#[case::queue_within_nominal_quota_is_not_preempted(
     limited().holds("c1", "c1-high cpu=4 p=1").holds("c2", "c2-low cpu=6 p=-1").waits("c1", "in cpu=4 p=1"), &[])]
-#[case::what_is_borrowed_is_not_enough(
+#[case::borrowed_quota_is_not_enough(
     limited().holds("c1", "c1-high cpu=4 p=1").holds("c2", "c2-low-1 cpu=4 p=-1; c2-low-2 cpu=4 p=-1").waits("c1", "in cpu=4 p=1"),
     &[])]
-#[case::own_ones_go_while_another_resource_is_borrowed(
+#[case::within_queue_while_borrowing_another_resource(
     limited().holds("c1", "c1-low cpu=4 p=-1").holds("c2", "c2-low cpu=4 p=-1; c2-high cpu=4 p=1")
         .waits("c1", "in cpu=4 memory=5Gi p=1"),
     &[("c1-low", OWN)])]
-#[case::own_ones_go_while_the_same_resource_is_borrowed(
+#[case::within_queue_while_borrowing_the_same_resource(
     limited().holds("c1", "c1-med cpu=4; c1-low cpu=4 p=-1").holds("c2", "c2-low cpu=4 p=-1").waits("c1", "in cpu=4 p=1"),
     &[("c1-low", OWN)])]
-#[case::the_same_without_borrowing_limits(
+#[case::within_queue_without_borrowing_limits(
     unlimited().holds("d1", "d1-med cpu=4; d1-low cpu=4 p=-1").holds("d2", "d2-low cpu=4 p=-1").waits("d1", "in cpu=4 p=1"),
     &[("d1-low", OWN)])]
-#[case::who_borrows_another_resource_takes_from_no_one_else(
+#[case::preemptor_borrowing_another_resource_does_not_reclaim(
     limited().holds("c1", "c1-med cpu=4").holds("c2", "c2-low-1 cpu=5 p=-1; c2-low-2 cpu=1 p=-1; c2-low-3 cpu=1 p=-1")
         .waits("c1", "in cpu=2 memory=5Gi p=1"),
     &[("c1-med", OWN)])]
-#[case::alone_in_a_cohort_is_as_in_none(
+#[case::single_queue_in_cohort_acts_as_without_cohort(
     alone_in_its_cohort().holds("l1", "l1-med cpu=4; l1-low cpu=2 p=-1").waits("l1", "in cpu=4 p=1"),
     &[("l1-med", OWN)])]
-#[case::an_equal_priority_is_not_lower(
+#[case::equal_priority_is_not_preempted(
     limited().holds("c1", "c1 cpu=2").holds("c2", "c2-1 cpu=4; c2-2 cpu=4").waits("c1", "in cpu=4"), &[])]
-#[case::any_priority_is_any(
+#[case::reclaim_any_ignores_priority(
     limited().holds("c1", "c1-1 cpu=4; c1-2 cpu=4 p=1").holds("c2", "c2 cpu=2").waits("c2", "in cpu=4"),
     &[("c1-1", RECLAIMED)])]
-#[case::own_ones_and_borrowers_go_together(
+#[case::within_queue_and_from_borrower(
     limited().holds("c1", "c1-low cpu=3 p=-1; c1-mid cpu=2").holds("c2", "c2-low cpu=3 p=-1; c2-mid cpu=4").waits("c1", "in cpu=4"),
     &[("c1-low", OWN), ("c2-low", RECLAIMED)])]
-#[case::never_is_never(
+#[case::within_queue_never(
     limited().holds("c2", "c2-low cpu=3 p=-1").holds("c1", "c1 cpu=6").waits("c2", "in cpu=4 p=1"), &[])]
-#[case::the_newest_of_equal_priority_goes(
+#[case::newest_of_equal_priority_is_preempted(
     newest_first().holds("q", "wl1 cpu=2 p=2; wl2 cpu=2 p=1 t=1000 r=1001; wl3 cpu=2 p=1").waits("q", "in cpu=2 p=1 t=985"),
     &[("wl2", OWN)])]
-#[case::b43_a_borrower_takes_from_a_lower_priority_below_the_threshold(
+#[case::b43_borrower_preempts_lower_priority_below_threshold(
     shared().holds("a_best_effort", "a_low cpu=10 p=-1").holds("b_best_effort", "b_low cpu=1 p=-1").waits("a_standard", "in cpu=10"),
     &[("a_low", BORROWING)])]
-#[case::b43_not_from_one_above_the_threshold_if_it_goes_on_borrowing(
+#[case::b43_none_above_threshold_while_borrowing(
     shared().holds("b_standard", "b cpu=10 p=1").waits("a_standard", "in cpu=10 p=2"), &[])]
-#[case::b43_from_one_above_the_threshold_if_it_then_borrows_nothing(
+#[case::b43_above_threshold_without_borrowing(
     shared().holds("b_standard", "b cpu=13 p=1").waits("a_standard", "in cpu=1 p=2"),
     &[("b", RECLAIMED)])]
-#[case::b43_not_from_its_own_if_that_is_forbidden(
+#[case::b43_none_within_queue_if_policy_is_never(
     shared().holds("a_standard", "a cpu=13 p=1").waits("a_standard", "in cpu=1 p=2"), &[])]
-#[case::b43_only_from_its_own_if_all_others_are_above_the_threshold(
+#[case::b43_within_queue_if_all_others_are_above_threshold(
     shared().holds("a_standard", "a1 cpu=10 p=1; a2 cpu=1 p=1").holds("b_standard", "b1 cpu=1 p=1; b2 cpu=1 p=2")
         .waits("b_standard", "in cpu=1 p=3"),
     &[("b1", OWN)])]
-#[case::b43_from_its_own_and_from_others_below_the_threshold(
+#[case::b43_within_queue_and_others_below_threshold(
     shared().holds("b_standard", "b_high cpu=10 p=2; b_mid cpu=1 p=1").holds("a_best_effort", "a_low cpu=1 p=-1; a_lower cpu=1 p=-2")
         .waits("b_standard", "in cpu=2 p=2"),
     &[("a_lower", BORROWING), ("b_mid", OWN)])]
-#[case::quota_that_was_lent_comes_back(
+#[case::lent_quota_is_reclaimed(
     lending().holds("lend1", "l1-low cpu=3 p=-1").holds("lend2", "l2-mid cpu=3; l2-high cpu=4 p=1").waits("lend1", "in cpu=3 p=1"),
     &[("l2-mid", RECLAIMED)])]
-#[case::from_all_that_lend(
+#[case::within_queue_and_reclaiming_lent_quota(
     lending().holds("lend1", "l1-low cpu=3 p=-1; l1-mid cpu=2").holds("lend2", "l2-low cpu=3 p=-1; l2-mid cpu=4")
         .waits("lend1", "in cpu=4"),
     &[("l1-low", OWN), ("l2-low", RECLAIMED)])]
-#[case::more_than_is_ever_lent_takes_from_no_one(
+#[case::request_above_lendable_quota_preempts_none(
     lending().holds("lend2", "l2-low cpu=10 p=-1").waits("lend1", "in cpu=9"), &[])]
-#[case::who_uses_its_quota_up_takes_from_its_own(
+#[case::queue_at_nominal_quota_preempts_within_itself(
     three().holds("a", "a1 cpu=1 p=-2; a2 cpu=1 p=-2; a3 cpu=1 p=-1").holds("b", "b1 cpu=1; b2 cpu=1; b3 cpu=1").waits("a", "in cpu=2"),
     &[("a1", OWN), ("a2", OWN)])]
-#[case::so_it_does_for_two_resources(
+#[case::queue_at_nominal_quota_of_two_resources(
     three().holds("a", "a1 cpu=1 memory=1 p=-2; a2 cpu=1 memory=1 p=-2; a3 cpu=1 memory=1 p=-1")
         .holds("b", "b1 cpu=1 memory=1; b2 cpu=1 memory=1; b3 cpu=1 memory=1").waits("a", "in cpu=2 memory=2"),
     &[("a1", OWN), ("a2", OWN)])]
-#[case::so_it_does_when_one_of_two_is_used_up(
+#[case::queue_at_nominal_quota_of_one_of_two_resources(
     three().holds("a", "a1 cpu=1 p=-2; a2 cpu=1 p=-2; a3 cpu=1 p=-1").holds("b", "b1 cpu=1; b2 cpu=1; b3 cpu=1")
         .waits("a", "in cpu=2 memory=2"),
     &[("a1", OWN), ("a2", OWN)])]
-#[case::who_has_quota_left_takes_from_borrowers_too(
+#[case::queue_below_nominal_quota_also_reclaims(
     three().holds("a", "a1 cpu=1 p=-1").holds("b", "b1 cpu=1; b2 cpu=1; b3 cpu=1; b4 cpu=1; b5 cpu=1 p=-1").waits("a", "in cpu=2"),
     &[("a1", OWN), ("b5", RECLAIMED)])]
-#[case::from_a_borrower_in_another_branch_of_the_tree(
+#[case::borrower_in_another_subtree(
     far_apart().holds("cq-right", "far cpu=5").waits("cq-left", "in cpu=8"),
     &[("far", RECLAIMED)])]
-fn those_go_that_have_to(#[case] mut scene: Scene, #[case] expected: &[(&str, &str)]) {
+fn preemption_selects_expected_targets(#[case] mut scene: Scene, #[case] expected: &[(&str, &str)]) {
     let decided = scene.decide();
 
-    let expected: Vec<String> = expected.iter().map(|(name, right)| format!("{name} {right}")).collect();
+    let expected: Vec<String> = expected.iter().map(|(name, reason)| format!("{name} {reason}")).collect();
     assert_eq!(decided.evicted, expected);
-    assert_eq!(decided.admitted, [""; 0], "nobody is admitted before they have gone");
+    assert_eq!(decided.admitted, [""; 0], "no workload is admitted before the evictions finish");
 }
 
-/// Kueue's case has the flavor decided on; here memory of the second flavor is what can be had.
+/// Kueue's case has a predefined flavor; here only the second flavor has enough memory.
 #[test]
-fn only_those_go_that_use_the_flavor_that_was_chosen() {
+fn only_workloads_in_the_assigned_flavor_are_preempted() {
     let queue = queue("q").has("cpu=6").and_group().quota("alpha", "memory=1Gi").quota("beta", "memory=3Gi");
     let mut scene = Scene::new()
         .queues([queue.within("LowerPriority")])
@@ -197,9 +199,9 @@ fn only_those_go_that_use_the_flavor_that_was_chosen() {
     assert_eq!(scene.decide().evicted, ["mid InClusterQueue"]);
 }
 
-/// Two pod sets: the second finds its room in the flavor that the first leaves.
+/// Two pod sets: the second preempts in the flavor that the first does not use.
 #[test]
-fn each_pod_set_can_preempt_in_a_flavor_of_its_own() {
+fn each_pod_set_can_preempt_in_a_different_flavor() {
     let mut scene = standalone()
         .holds("standalone", "low-alpha memory=2Gi@alpha p=-1; low-beta memory=2Gi@beta p=-1")
         .waits("standalone", "in +launcher memory=2Gi +workers n=2 memory=1Gi");

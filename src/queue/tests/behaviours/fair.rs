@@ -1,5 +1,5 @@
-//! Who has to go under fair sharing: the situations of Kueue's table (`pkg/scheduler/preemption/preemption_fair_test.go`),
-//! asked of the whole engine. B45–B47.
+//! Preemption targets under fair sharing: the cases of Kueue's table
+//! (`pkg/scheduler/preemption/preemption_fair_test.go`), run on the whole scheduler. B45–B47.
 
 use rstest::rstest;
 
@@ -10,12 +10,12 @@ const OWN: &str = "InClusterQueue";
 const RECLAIMED: &str = "InCohortReclamation";
 const FAIR: &str = "InCohortFairSharing";
 
-fn member(name: &str, of: &str, quota: &str) -> Node {
-    queue(name).within_cohort(of).has(quota)
+fn member(name: &str, cohort: &str, quota: &str) -> Node {
+    queue(name).within_cohort(cohort).has(quota)
 }
 
-fn taking(name: &str, of: &str, quota: &str) -> Node {
-    member(name, of, quota).reclaim("Any")
+fn taking(name: &str, cohort: &str, quota: &str) -> Node {
+    member(name, cohort, quota).reclaim("Any")
 }
 
 fn three_in(scene: Scene) -> Scene {
@@ -23,18 +23,18 @@ fn three_in(scene: Scene) -> Scene {
     scene.queues([equal("a"), equal("b"), equal("c"), member("preemptible", "all", "cpu=0")])
 }
 
-/// Three queues of 3 each in one cohort, and one with nothing of its own.
+/// Returns three queues of 3 CPUs each in one cohort, and one without quota.
 fn three() -> Scene {
     three_in(Scene::fair())
 }
 
-/// Three queues of 3 each in one cohort, the second with another weight.
-fn weighing(of_a: &str, of_b: &str) -> Scene {
+/// Returns three queues of 3 CPUs each in one cohort, the first two with these weights.
+fn weighing(weight_a: &str, weight_b: &str) -> Scene {
     let plain = |name: &str| taking(name, "all", "cpu=3").within("LowerPriority");
-    Scene::fair().queues([plain("a").weight(of_a), plain("b").weight(of_b), plain("c")])
+    Scene::fair().queues([plain("a").weight(weight_a), plain("b").weight(weight_b), plain("c")])
 }
 
-/// Units `b1 … bN`.
+/// Returns `count` workloads of 1 CPU, named `{prefix}1 … {prefix}N`.
 fn units(prefix: &str, count: usize) -> String {
     let units: Vec<String> = (1..=count).map(|number| format!("{prefix}{number} cpu=1")).collect();
     units.join("; ")
@@ -45,7 +45,8 @@ fn rising(prefix: &str) -> String {
     units.join("; ")
 }
 
-/// Cohorts with 5 each, queues with 1 each: root{left{a, b}, c, right{d, e}}, all held by others than `a`.
+/// Returns Cohorts of 5 CPUs and queues of 1 each: root{left{a, b}, c, right{d, e}}; all quota is
+/// used by queues other than `a`.
 fn five_queues() -> Scene {
     Scene::fair()
         .cohorts([cohort("root").has("cpu=5"), cohort("left").under("root").has("cpu=5").weight("2")])
@@ -58,7 +59,8 @@ fn five_queues() -> Scene {
         .holds("e", &rising("e"))
 }
 
-/// A queue of its own quota and weight beside a cohort with this quota and a queue that has none.
+/// Returns a queue with quota and weight, and a sibling Cohort of this quota with a queue without
+/// quota.
 fn beside_a_cohort(reclaim: &str, quota: &str) -> Scene {
     let a = member("a", "root", "cpu=5").weight("10").within("LowerPriority").reclaim(reclaim);
     Scene::fair()
@@ -66,7 +68,7 @@ fn beside_a_cohort(reclaim: &str, quota: &str) -> Scene {
         .queues([a, member("b", "right", "cpu=0").weight("0.1")])
 }
 
-/// Queues at the ends of two long branches, quota at the end of a third.
+/// Returns queues at the ends of two long subtrees, and quota at the end of a third.
 fn long_branches() -> Scene {
     let branch = |names: [&'static str; 3], weight: &str| {
         let top = cohort(names[0]).under("root").weight(weight);
@@ -92,126 +94,127 @@ fn premium_and_cheap() -> Scene {
 }
 
 #[rstest]
-#[case::b45_nominal_quota_from_who_borrows_most(
+#[case::b45_reclaims_nominal_quota_from_largest_borrower(
     three().holds("a", &units("a", 3)).holds("b", &units("b", 5)).holds("c", "c1 cpu=1").waits("c", "in cpu=1"),
     &[("b1", RECLAIMED)])]
-#[case::from_who_borrows_less_if_the_last_of_who_borrows_most_is_not_enough(
+#[case::smaller_borrower_if_largest_is_not_enough(
     three().holds("a", "a1 cpu=3; a2 cpu=1").holds("b", "b1 cpu=2; b2 cpu=3").waits("c", "in cpu=3"),
     &[("a1", RECLAIMED)])]
-#[case::b45_borrowed_quota_from_who_borrows_most(
+#[case::b45_borrows_from_largest_borrower(
     three().holds("a", &units("a", 3)).holds("b", &units("b", 5)).holds("c", "c1 cpu=1").waits("a", "in cpu=1"),
     &[("b1", FAIR)])]
-#[case::one_of_each_that_borrows(
+#[case::one_target_from_each_borrower(
     three().holds("a", "a1 cpu=0.5; a2 cpu=0.5; a3 cpu=3").holds("b", "b1 cpu=0.5; b2 cpu=0.5; b3 cpu=3").waits("c", "in cpu=2"),
     &[("a1", RECLAIMED), ("b1", RECLAIMED)])]
-#[case::nobody_if_nobody_borrows(
+#[case::none_if_no_queue_borrows(
     three().holds("a", &units("a", 3)).holds("b", &units("b", 3)).holds("c", &units("c", 3)).waits("c", "in cpu=1"), &[])]
-#[case::b45_nobody_if_the_imbalance_would_change_sides(
+#[case::b45_none_if_imbalance_would_be_inverted(
     three().holds("a", &units("a", 3)).holds("b", &units("b", 5)).waits("a", "in cpu=2"), &[])]
-#[case::own_ones_of_lower_priority(
+#[case::lower_priorities_within_queue(
     three().holds("a", "a1 cpu=1 p=-1; a2 cpu=1 p=-1; a3 cpu=1; a4 cpu=1").holds("b", &units("b", 5)).waits("a", "in cpu=2"),
     &[("a1", OWN), ("a2", OWN)])]
-#[case::own_ones_and_those_of_who_borrows_most(
+#[case::within_queue_and_from_largest_borrower(
     three().holds("a", "a1 cpu=1 p=-1; a2 cpu=1; a3 cpu=1").holds("b", &units("b", 6)).waits("a", "in cpu=2"),
     &[("a1", OWN), ("b1", FAIR)])]
-#[case::a_huge_one_if_there_is_no_other(
+#[case::huge_workload_if_it_is_the_only_one(
     three().holds("b", "b1 cpu=9").waits("a", "in cpu=2"), &[("b1", RECLAIMED)])]
-#[case::no_huge_one_for_a_huge_one(
+#[case::huge_workload_does_not_preempt_huge_one(
     three().holds("a", "a1 cpu=2").holds("b", "b1 cpu=7").waits("a", "in cpu=5"), &[])]
-#[case::not_two_small_ones_for_a_huge_one(
+#[case::huge_workload_does_not_preempt_small_ones(
     three().holds("b", "b1 cpu=2; b2 cpu=2; b3 cpu=3").waits("a", "in cpu=6"), &[])]
-#[case::own_ones_and_others_when_it_borrows_itself(
+#[case::within_queue_and_others_while_borrowing(
     three().holds("a", "a1 cpu=2 p=-1; a2 cpu=1 p=-1").holds("b", "b1 cpu=3; b2 cpu=3").waits("a", "in cpu=4"),
     &[("a1", OWN), ("b1", FAIR)])]
-#[case::b46_rather_those_that_leave_it_the_smaller_share(
+#[case::b46_target_that_leaves_preemptor_the_smaller_share(
     three().holds("b", "b1 cpu=2; b2 cpu=1; b3 cpu=2").holds("c", "c1 cpu=1").waits("a", "in cpu=3.5"), &[("b2", FAIR)])]
-#[case::b46_of_several_queues_if_that_makes_the_largest_share_smaller(
+#[case::b46_targets_of_several_queues_reduce_the_largest_share(
     three().holds("b", "b1 cpu=2; b2 cpu=2.5").holds("c", "c1 cpu=2; c2 cpu=2.5").waits("a", "in cpu=3.5"),
     &[("b1", FAIR), ("c1", FAIR)])]
-#[case::b46_and_not_back_again(
+#[case::b46_no_preemption_in_the_opposite_direction(
     three().holds("a", "a1 cpu=3.5").holds("b", "b2 cpu=2.5").holds("c", "c2 cpu=2.5").waits("b", "in cpu=2"), &[])]
-#[case::nobody_without_whom_a_queue_has_less_than_its_own(
+#[case::none_that_leaves_a_queue_below_nominal_quota(
     three().holds("b", "b1 cpu=3; b2 cpu=3").holds("c", "c1 cpu=3").waits("a", "in cpu=4"), &[])]
-#[case::a_priority_threshold_does_not_count_here(
+#[case::priority_threshold_is_ignored(
     three().holds("a", &units("a", 3)).holds("b", &units("b", 3)).holds("preemptible", "p1 cpu=1 p=-3; p2 cpu=1 p=-3; p3 cpu=1 p=-3")
         .waits("a", "in cpu=2"),
     &[])]
-#[case::the_lower_priority_first_even_if_it_is_large(
+#[case::initial_share_strategy_prefers_lower_priority(
     three_in(Scene::fair_by(PreemptionStrategy::LessThanInitialShare))
         .holds("a", "a1 cpu=3").holds("b", "low cpu=5; high cpu=1 p=1").waits("a", "in cpu=1"),
     &[("low", FAIR)])]
-#[case::even_a_higher_priority_if_that_leaves_the_balance(
+#[case::final_share_strategy_prefers_balance(
     three_in(Scene::fair_by(PreemptionStrategy::LessThanOrEqualToFinalShare))
         .holds("a", "a1 cpu=3").holds("b", "low cpu=5; high cpu=1 p=1").waits("a", "in cpu=1"),
     &[("high", FAIR)])]
-#[case::more_weight_gets_more(
+#[case::larger_weight_gets_larger_share(
     weighing("2", "1").holds("a", &units("a", 3)).holds("b", &units("b", 6)).waits("a", "in cpu=2"), &[("b1", FAIR), ("b2", FAIR)])]
-#[case::b47_all_that_is_borrowed_without_weight(
+#[case::b47_all_borrowed_quota_of_zero_weight_queue(
     weighing("1", "0").holds("a", &units("a", 3)).holds("b", &units("b", 6)).waits("a", "in cpu=3"),
     &[("b1", FAIR), ("b2", FAIR), ("b3", FAIR)])]
-#[case::b47_not_the_nominal_quota_of_a_queue_without_weight(
+#[case::b47_nominal_quota_of_zero_weight_queue_is_protected(
     two(taking("a", "all", "cpu=3").within("LowerPriority"), taking("b", "all", "cpu=3").within("LowerPriority").weight("0"))
         .holds("a", &units("a", 3)).holds("b", &units("b", 3)).waits("a", "in cpu=1"),
     &[])]
-#[case::b47_nor_that_of_a_cohort_without_weight(
+#[case::b47_quota_of_zero_weight_cohort_is_protected(
     Scene::fair().cohorts([cohort("right").under("root").has("cpu=1").weight("0")])
         .queues([taking("left", "root", "cpu=0"), taking("r", "right", "cpu=0").weight("0")])
         .holds("r", "r1 cpu=1").waits("left", "in cpu=1"),
     &[])]
-#[case::own_ones_without_a_cohort(
+#[case::within_queue_without_cohort(
     Scene::fair().queues([queue("a").has("cpu=1").within("LowerPriority")]).holds("a", "a1 cpu=1").waits("a", "in cpu=1 p=1000"),
     &[("a1", OWN)])]
-#[case::across_a_tree(
+#[case::targets_across_the_tree(
     five_queues().waits("a", "in cpu=5"), &[("b1", FAIR), ("b2", FAIR), ("c1", FAIR), ("c2", FAIR), ("e1", FAIR)])]
-#[case::a_borrower_in_a_cohort_that_does_not_borrow_is_left_alone(
+#[case::borrower_in_non_borrowing_cohort_is_protected(
     beside_a_cohort("Any", "cpu=1").holds("a", "a1 cpu=1 p=-1; a2 cpu=1 p=-1; a3 cpu=1 p=-1").holds("b", "b1 cpu=1 p=-1").waits("a", "in cpu=5"),
     &[("a1", OWN), ("a2", OWN), ("a3", OWN)])]
-#[case::own_ones_if_the_borrower_is_too_important(
+#[case::within_queue_if_borrower_has_higher_priority(
     beside_a_cohort("LowerPriority", "cpu=3").holds("a", "a1 cpu=1 p=-1; a2 cpu=1 p=-1; a3 cpu=1 p=-1").holds("b", "b1 cpu=4 p=100")
         .waits("a", "in cpu=4"),
     &[("a1", OWN), ("a2", OWN), ("a3", OWN)])]
-#[case::far_apart_by_the_weight_of_the_branches(
+#[case::distant_queues_compare_by_weight_of_subtrees(
     long_branches().holds("b", "b1 cpu=1").waits("a", "in cpu=1"), &[("b1", FAIR)])]
-#[case::nominal_quota_comes_back_to_a_queue_without_weight(
+#[case::zero_weight_queue_reclaims_nominal_quota(
     two(taking("a", "root", "cpu=1").weight("0"), member("b", "root", "cpu=0").weight("1")).holds("b", "b1 cpu=1").waits("a", "in cpu=1"),
     &[("b1", RECLAIMED)])]
-#[case::and_to_a_cohort_without_weight(
+#[case::zero_weight_cohort_reclaims_its_quota(
     two(taking("a", "ac", "cpu=0").weight("0"), member("b", "root", "cpu=0").weight("1"))
         .cohorts([cohort("ac").under("root").has("cpu=1").weight("0")]).holds("b", "b1 cpu=1").waits("a", "in cpu=1"),
     &[("b1", FAIR)])]
-#[case::within_nominal_quota_of_a_flavor_whatever_is_borrowed_of_others(
+#[case::nominal_quota_of_a_flavor_despite_borrowing_another(
     premium_and_cheap()
         .holds("a", "p1 cpu=1@premium; p2 cpu=1@premium; c1 cpu=1@cheap; c2 cpu=1@cheap; c3 cpu=1@cheap; c4 cpu=1@cheap; c5 cpu=1@cheap")
         .holds("b", "bp cpu=1@premium").waits("a", "in cpu=1"),
     &[("bp", RECLAIMED)])]
-#[case::b47_a_borrower_without_weight_takes_from_nobody_with_weight(
+#[case::b47_zero_weight_borrower_preempts_none_with_weight(
     two(taking("a", "all", "cpu=1").weight("0"), member("b", "all", "cpu=1").weight("1"))
         .holds("a", "a1 cpu=1").holds("b", "b1 cpu=1; b2 cpu=1").waits("a", "in cpu=1"),
     &[])]
-#[case::b47_but_from_another_without_weight(
+#[case::b47_zero_weight_borrower_preempts_another_with_zero_weight(
     two(taking("a", "all", "cpu=1").weight("0"), member("b", "all", "cpu=0").weight("0"))
         .cohorts([cohort("all").has("cpu=3")]).holds("b", "b1 cpu=1; b2 cpu=1; b3 cpu=1").waits("a", "in cpu=2"),
     &[("b1", FAIR)])]
-#[case::the_same_with_weight_on_both_sides(
+#[case::weighted_borrower_preempts_another_with_weight(
     two(taking("a", "all", "cpu=1").weight("1"), member("b", "all", "cpu=0").weight("1"))
         .cohorts([cohort("all").has("cpu=3")]).holds("b", "b1 cpu=1; b2 cpu=1; b3 cpu=1").waits("a", "in cpu=2"),
     &[("b1", FAIR)])]
-#[case::those_that_the_first_rule_spared_by_the_second(
+#[case::second_strategy_selects_candidates_kept_by_the_first(
     Scene::fair().cohorts([cohort("ac").under("root").has("cpu=1").weight("0")])
         .queues([taking("p", "ac", "cpu=2"), member("y", "ac", "cpu=2"), member("x", "root", "cpu=1")])
         .holds("p", "p1 cpu=2").holds("y", "y1 cpu=2; y2 cpu=2").holds("x", "x1 cpu=1; x2 cpu=1").waits("p", "in cpu=1"),
     &[("x1", FAIR), ("y1", FAIR)])]
-fn those_go_whose_queue_has_the_larger_share(#[case] mut scene: Scene, #[case] expected: &[(&str, &str)]) {
+fn fair_sharing_preempts_queues_with_larger_share(#[case] mut scene: Scene, #[case] expected: &[(&str, &str)]) {
     let decided = scene.decide();
 
-    let expected: Vec<String> = expected.iter().map(|(name, right)| format!("{name} {right}")).collect();
+    let expected: Vec<String> = expected.iter().map(|(name, reason)| format!("{name} {reason}")).collect();
     assert_eq!(decided.evicted, expected);
-    assert_eq!(decided.admitted, [""; 0], "nobody is admitted before they have gone");
+    assert_eq!(decided.admitted, [""; 0], "no workload is admitted before the evictions finish");
 }
 
 #[test]
-fn nobody_goes_for_a_borrower_who_would_have_to_give_it_back() {
-    // Given a ClusterQueue without weight that borrows 3; one of its workloads fits into its own quota.
+fn borrower_does_not_preempt_workload_that_would_reclaim_back() {
+    // Given a ClusterQueue of weight 0 that borrows 3; one of its workloads fits into its nominal
+    // quota.
     let member = |name: &str, nominal: &str| queue(name).within_cohort("c").has(nominal);
     let mut scene = Scene::fair()
         .queues([
@@ -221,38 +224,42 @@ fn nobody_goes_for_a_borrower_who_would_have_to_give_it_back() {
         ])
         .holds("team", "own cpu=2 p=-1; more cpu=4 p=-1");
 
-    // When another wants to borrow what only both of them together could give.
+    // When another queue requests to borrow what only preempting both would free.
     scene.submit_to("batch", "large cpu=11");
 
-    // Then it waits: the first would come back for its own, the second would borrow again, and so on without end.
+    // Then it stays pending: the first would reclaim its quota, the second would borrow again, and
+    // so on endlessly.
     assert_eq!(scene.settle(), [""; 0]);
     assert_eq!(scene.holders(), ["more", "own"]);
 
-    // And what is borrowed alone is given when that is enough.
+    // And the borrowed quota is preempted when that alone is enough.
     scene.submit_to("batch", "smaller cpu=10 p=1");
     assert_eq!(scene.settle(), ["smaller"]);
     assert_eq!(scene.holders(), ["own", "smaller"]);
 }
 
 #[test]
-fn nobody_goes_for_a_borrower_from_whom_someone_who_waits_would_reclaim() {
-    // Given a ClusterQueue that borrows, and one behind who would fit into its own quota.
+fn borrower_does_not_preempt_if_pending_workload_would_reclaim_back() {
+    // Given a ClusterQueue that borrows, and a pending workload that would fit into its nominal
+    // quota.
     let mut scene = Scene::fair()
         .queues([taking("team", "all", "cpu=2").within("LowerPriority").weight("0"), taking("batch", "all", "cpu=1")])
         .holds("team", "tall cpu=3 p=1")
         .waits("team", "small cpu=1");
 
-    // When another would have all of it.
+    // When another queue requests all of the quota.
     scene.submit_to("batch", "wide cpu=3");
 
-    // Then it waits: the small one would reclaim its part, the tall one would take its place, and so on without end.
+    // Then it stays pending: `small` would reclaim its part, `tall` would take its place, and so on
+    // endlessly.
     assert_eq!(scene.settle(), [""; 0]);
     assert_eq!(scene.holders(), ["tall"]);
 }
 
 #[test]
-fn who_takes_from_others_by_right_does_not_borrow_in_the_end() {
-    // Given one of a ClusterQueue's own and a borrower of another, who both have to go for what is older.
+fn preemptor_reclaiming_nominal_quota_does_not_end_up_borrowing() {
+    // Given a workload in the same ClusterQueue and a borrower in another, both of which an older
+    // workload has to preempt.
     let mut scene = Scene::fair()
         .cohorts([cohort("all").has("cpu=1")])
         .queues([
@@ -262,9 +269,10 @@ fn who_takes_from_others_by_right_does_not_borrow_in_the_end() {
         .holds("team", "newer cpu=1")
         .holds("batch", "wide cpu=3 p=1");
 
-    // When it comes.
+    // When the older workload is created.
     scene.submit_to("team", "older cpu=2 t=940");
 
-    // Then both go: if its own stayed, it would borrow what the other gave, and give it back, and so on without end.
+    // Then both are preempted: if `newer` stayed, `older` would borrow the quota of `wide`, lose it
+    // again, and so on endlessly.
     assert_eq!(scene.decide().evicted, [format!("newer {OWN}"), format!("wide {FAIR}")]);
 }

@@ -1,5 +1,6 @@
-//! Who comes first under fair sharing, and that shares come to rest. B45–B48, and the cases of Kueue's table on scheduling
-//! with fair sharing (`pkg/scheduler/scheduler_fs_test.go`) and of its integration tests.
+//! Scheduling order and convergence of shares under fair sharing. B45–B48, and the cases of Kueue's
+//! table on scheduling with fair sharing (`pkg/scheduler/scheduler_fs_test.go`) and of its
+//! integration tests.
 
 use rstest::rstest;
 
@@ -7,19 +8,20 @@ use super::scene::{Decided, Node, Scene, cohort, company, queue};
 use crate::Settings;
 use crate::settings::FairSharing;
 
-fn member(name: &str, of: &str, quota: &str) -> Node {
-    queue(name).within_cohort(of).has(quota)
+fn member(name: &str, cohort: &str, quota: &str) -> Node {
+    queue(name).within_cohort(cohort).has(quota)
 }
 
-fn taking(name: &str, of: &str, quota: &str) -> Node {
-    member(name, of, quota).within("LowerPriority").reclaim("Any")
+fn taking(name: &str, cohort: &str, quota: &str) -> Node {
+    member(name, cohort, quota).within("LowerPriority").reclaim("Any")
 }
 
 fn fair_company() -> Scene {
     company().under(Settings { fair_sharing: Some(FairSharing::default()), ..Settings::default() })
 }
 
-/// One borrows much of another flavor, the other little of this one.
+/// Returns a queue that borrows much of the second flavor, and one that borrows little of the
+/// first.
 fn two_flavors() -> Scene {
     let a = queue("a").within_cohort("c").quota("on-demand", "cpu=50+0").quota("spot", "cpu=50+50");
     let b = queue("b").within_cohort("c").quota("on-demand", "cpu=10+50").quota("spot", "cpu=0+0");
@@ -48,10 +50,10 @@ fn mixed() -> Scene {
         .holds("c", "held-c cpu=20")
 }
 
-/// Both cohorts borrow, of different flavors.
+/// Returns two cohorts that borrow different flavors.
 fn by_flavor() -> Scene {
-    let two = |name: &str, of: &str, on_demand: &str| {
-        queue(name).within_cohort(of).quota("on-demand", on_demand).quota("spot", "cpu=0+0")
+    let two = |name: &str, cohort: &str, on_demand: &str| {
+        queue(name).within_cohort(cohort).quota("on-demand", on_demand).quota("spot", "cpu=0+0")
     };
     Scene::fair()
         .cohorts([cohort("root"), cohort("ca").under("root").quota("on-demand", "cpu=10")])
@@ -62,17 +64,18 @@ fn by_flavor() -> Scene {
         .holds("b", "held-b cpu=8@on-demand")
 }
 
-/// `a{b{d, e}, c{f, g}}` with 200 at the top.
+/// Returns the tree `a{b{d, e}, c{f, g}}` with 200 CPUs at the root.
 fn tournament() -> Scene {
     Scene::fair()
         .cohorts([cohort("a").has("cpu=200"), cohort("b").under("a"), cohort("c").under("a")])
-        .queues([("d", "b"), ("e", "b"), ("f", "c"), ("g", "c")].map(|(name, of)| member(name, of, "cpu=0")))
+        .queues([("d", "b"), ("e", "b"), ("f", "c"), ("g", "c")].map(|(name, cohort)| member(name, cohort, "cpu=0")))
         .holds("d", "d0 cpu=10")
         .holds("e", "e0 cpu=20")
         .holds("g", "g0 cpu=100")
 }
 
-/// `root{left{a, c}, right{y}}` with 6 at the top; `a` comes before `c`, whatever they ask for.
+/// Returns the tree `root{left{a, c}, right{y}}` with 6 CPUs at the root; by weight `a` always
+/// precedes `c`.
 fn left_and_right() -> Scene {
     Scene::fair()
         .cohorts([cohort("root").has("cpu=6"), cohort("left").under("root"), cohort("right").under("root")])
@@ -89,65 +92,68 @@ fn pair_in(quota: &str, weight: &str) -> Scene {
 }
 
 #[rstest]
-// "with fair sharing: schedule workload with lowest share first": the older one goes to the other flavor, in Kueue one cycle
-// later.
-#[case::the_smaller_share(
+// "with fair sharing: schedule workload with lowest share first": the older one gets the other
+// flavor, in Kueue one cycle later.
+#[case::smaller_share(
     fair_company().queues([queue("shared").within_cohort("eng").quota("on-demand", "cpu=10+0")])
         .holds("alpha", "nominal n=50 cpu=1@on-demand").holds("beta", "borrowing n=55 cpu=1@on-demand")
         .waits("beta", "older cpu=1 t=940").waits("alpha", "new n=5 cpu=1"),
     &["new@on-demand", "older@spot"])]
-// "with fair sharing: nominal-first ordering admits workload fitting within nominal despite higher CQ DRS".
+// "with fair sharing: nominal-first ordering admits workload fitting within nominal despite higher
+// CQ DRS".
 #[case::within_nominal_quota_of_the_flavor(
     two_flavors().holds("a", "heavy n=80 cpu=1@spot").holds("b", "light n=5 cpu=1@on-demand")
         .waits("b", "borrows n=15 cpu=1 t=940").waits("a", "nominal n=45 cpu=1"),
     &["nominal@on-demand"])]
 // "with fair sharing: hierarchical nominal-first prefers non-borrowing subtree".
-#[case::the_subtree_that_does_not_borrow(
+#[case::non_borrowing_subtree(
     subtrees([cohort("ca").under("root").has("cpu=10"), member("a", "ca", "cpu=0")], []).waits("a", "wa cpu=5").waits("b", "wb cpu=5"),
     &["wa@default"])]
 // "with fair sharing: hierarchical nominal-first with deeper nesting".
-#[case::a_deeper_subtree(
+#[case::deeper_non_borrowing_subtree(
     subtrees([cohort("ca").under("root"), member("a", "sub", "cpu=0")], []).cohorts([cohort("sub").under("ca").has("cpu=10")])
         .waits("a", "wa cpu=5").waits("b", "wb cpu=5"),
     &["wa@default"])]
 // "with fair sharing: hierarchical nominal-first with mixed CQ and cohort quotas".
-#[case::quota_of_queues_and_cohorts(mixed().waits("a1", "wa cpu=7").waits("b", "wb cpu=4"), &["wa@default"])]
+#[case::mixed_quota_of_queues_and_cohorts(mixed().waits("a1", "wa cpu=7").waits("b", "wb cpu=4"), &["wa@default"])]
 // "with fair sharing: hierarchical nominal-first per-flavor ignores cross-flavor borrowing".
-#[case::by_flavor(by_flavor().waits("a", "wa cpu=4").waits("b", "wb cpu=4"), &["wa@on-demand"])]
+#[case::borrowing_is_compared_by_flavor(by_flavor().waits("a", "wa cpu=4").waits("b", "wb cpu=4"), &["wa@on-demand"])]
 // "hierarchical fair sharing schedule workload which wins tournament".
-#[case::the_winner_of_the_tournament(
+#[case::winner_of_the_tournament(
     tournament().waits("d", "d1 cpu=70").waits("e", "e1 cpu=61").waits("f", "f1 cpu=1").waits("g", "g1 cpu=1"), &["d1@default"])]
-// The first turn takes what the winner on the left asks for: then the other one there is held against the right.
-#[case::who_is_left_of_a_cohort_whose_winner_gets_nothing_any_more(
+// The first turn takes the quota that the winner of `left` requests: then the other workload of
+// `left` competes with `right`.
+#[case::runner_up_of_a_cohort_whose_winner_no_longer_fits(
     left_and_right().waits("a", "big cpu=5").waits("c", "small cpu=3").waits("y", "y1 cpu=2; y2 cpu=2"),
     &["y1@default", "small@default"])]
 // "fair sharing schedule workload with lowest drf after admission".
-#[case::the_smaller_share_with_the_workload(
+#[case::smaller_share_after_admission(
     pair_in("cpu=100", "1").holds("b", "b0 cpu=10").waits("b", "b1 cpu=50").waits("c", "c1 cpu=75"), &["b1@default"])]
-// "fair sharing two queues with weight 0 …", "… with high weight schedules workload which borrows less".
-#[case::b48_who_borrows_less_without_weight(
+// "fair sharing two queues with weight 0 …", "… with high weight schedules workload which borrows
+// less".
+#[case::b48_smaller_borrower_with_zero_weight(
     pair_in("cpu=8", "0").holds("b", "b0 cpu=4").waits("b", "b1 cpu=4 p=9001").waits("c", "c1 cpu=4"), &["c1@default"])]
-#[case::who_borrows_less_with_a_large_weight(
+#[case::smaller_borrower_with_large_weight(
     pair_in("cpu=8", "123456789").holds("b", "b0 cpu=4").waits("b", "b1 cpu=4 p=9001").waits("c", "c1 cpu=4"), &["c1@default"])]
 // "fair sharing schedule singleton cqs and cq without cohort".
-#[case::queues_that_share_with_nobody(
+#[case::independent_queues(
     Scene::fair().cohorts([cohort("ca").has("cpu=10"), cohort("cb")])
         .queues([member("a", "ca", "cpu=0"), member("b", "cb", "cpu=10"), queue("c").has("cpu=10")])
         .waits("a", "wa cpu=10").waits("b", "wb cpu=10").waits("c", "wc cpu=10"),
     &["wa@default", "wb@default", "wc@default"])]
 // "fair sharing schedule highest priority first", "… earliest timestamp first".
-#[case::the_higher_priority_of_equal_shares(
+#[case::higher_priority_of_equal_shares(
     pair_in("cpu=10", "1").waits("b", "b1 cpu=10 p=99").waits("c", "c1 cpu=10 p=101"), &["c1@default"])]
-#[case::the_older_of_equal_shares(
+#[case::older_of_equal_shares(
     pair_in("cpu=10", "1").waits("b", "b1 cpu=10 p=101 t=1001").waits("c", "c1 cpu=10 p=101 t=1000"), &["c1@default"])]
 // "prefer flavor with most local capacity".
-#[case::the_flavor_that_is_nearer(nearer_flavor(Scene::fair()), &["in@spot"])]
-#[case::the_flavor_that_is_nearer_without_fair_sharing(nearer_flavor(Scene::new()), &["in@spot"])]
-fn b45_the_smaller_share_comes_first(#[case] mut scene: Scene, #[case] admitted: &[&str]) {
+#[case::flavor_with_nearer_quota(nearer_flavor(Scene::fair()), &["in@spot"])]
+#[case::flavor_with_nearer_quota_without_fair_sharing(nearer_flavor(Scene::new()), &["in@spot"])]
+fn b45_smaller_share_is_scheduled_first(#[case] mut scene: Scene, #[case] admitted: &[&str]) {
     let decided = scene.decide();
 
     let mut found = decided.admitted;
-    // Trees that share nothing are decided one after the other, in any order.
+    // Independent trees are scheduled one after the other, in no particular order.
     if found.len() == 3 {
         found.sort();
     }
@@ -174,7 +180,7 @@ fn each_its_own(reclaim: &str) -> Scene {
         .holds("gamma", "c1 cpu=3")
 }
 
-/// One holds all CPU that two others want, each besides something of its own.
+/// Returns a queue that uses all the CPU that two others need in addition to another resource.
 fn overlapping() -> Scene {
     Scene::fair()
         .queues([
@@ -214,44 +220,48 @@ fn best_effort() -> Scene {
 
 #[rstest]
 // "with fair sharing: preempt workload from CQ with the highest share".
-#[case::one_of_each_large_share(
+#[case::one_target_from_each_large_share(
     fair_company().queues([queue("gamma").within_cohort("eng").quota("on-demand", "cpu=50+0")])
         .holds("alpha", "spot cpu=100@spot; a1 cpu=20@on-demand; a2 cpu=20@on-demand; a3 cpu=20@on-demand; a4 cpu=20@on-demand")
         .holds("gamma", "g1 cpu=10@on-demand; g2 cpu=20@on-demand; g3 cpu=20@on-demand; g4 cpu=20@on-demand").waits("beta", "in cpu=30"),
     &["a1 InCohortReclamation", "g1 InCohortReclamation"])]
-// "multiple preemptions within cq when fair sharing": there reclaimWithinCohort is unset, which the API never leaves so; with
-// Never, who would borrow preempts nobody, and with LowerPriority the smallest share gives way, here each one's own.
-#[case::nobody_who_would_borrow_without_a_right_to(
+// "multiple preemptions within cq when fair sharing": there reclaimWithinCohort is unset, which the
+// API defaults. With Never, a borrower preempts no workload; with LowerPriority the targets are
+// those of the smallest share, here each queue's own workload.
+#[case::borrower_with_reclaim_never_preempts_none(
     each_its_own("Never").waits("alpha", "pa cpu=3 p=100").waits("beta", "pb cpu=3 p=100").waits("gamma", "pc cpu=3 p=100"), &[])]
-#[case::each_queue_its_own(
+#[case::each_queue_preempts_within_itself(
     each_its_own("LowerPriority").waits("alpha", "pa cpu=3 p=100").waits("beta", "pb cpu=3 p=100").waits("gamma", "pc cpu=3 p=100"),
     &["a1 InClusterQueue", "b1 InClusterQueue", "c1 InClusterQueue"])]
-// "multiple preemptions skip overlapping preemption targets": in Kueue the second waits for another cycle; here it sees that
-// what it needs of the large one is on its way, and asks its own for the rest.
-#[case::b26_what_goes_for_one_serves_another(
+// "multiple preemptions skip overlapping preemption targets": in Kueue the second waits for another
+// cycle; here it counts the quota that the large workload releases, and preempts within its queue
+// for the rest.
+#[case::b26_two_preemptors_share_a_target(
     overlapping().waits("alpha", "pa cpu=3 ra=1 p=100").waits("beta", "pb cpu=3 rb=1 p=99"),
     &["a1 InClusterQueue", "b1 InClusterQueue", "c1 InCohortFairSharing"])]
-// "with fair sharing: prefer reclamation over cq priority based preemption; with preemption while borrowing".
-#[case::others_rather_than_own_ones(
+// "with fair sharing: prefer reclamation over cq priority based preemption; with preemption while
+// borrowing".
+#[case::other_queue_is_preferred_to_own(
     two_gpus().holds("alpha", "a1 gpu=5@on-demand p=50").holds("beta", "b1 gpu=5@spot p=50").waits("alpha", "in gpu=8 p=100"),
     &["b1 InCohortFairSharing"])]
-// "PreemptionOverBorrowing with fair sharing: preempt in first flavor instead of borrowing in second".
-#[case::b40_in_the_first_flavor(
+// "PreemptionOverBorrowing with fair sharing: preempt in first flavor instead of borrowing in
+// second".
+#[case::b40_preempts_in_first_flavor(
     over_borrowing().holds("q", "low cpu=5@on-demand p=-1").waits("q", "high cpu=5"), &["low InClusterQueue"])]
 // Integration "Guaranteed workloads cause preemption of a single best effort workload".
-#[case::the_lower_priority_of_equal_shares(best_effort().waits("guaranteed", "in cpu=4"), &["wb InCohortReclamation"])]
-fn b46_those_go_first_whose_queue_has_most(#[case] mut scene: Scene, #[case] evicted: &[&str]) {
+#[case::lower_priority_of_equal_shares(best_effort().waits("guaranteed", "in cpu=4"), &["wb InCohortReclamation"])]
+fn b46_queues_with_largest_share_are_preempted_first(#[case] mut scene: Scene, #[case] evicted: &[&str]) {
     let decided = scene.decide();
 
     assert_eq!(decided.evicted, evicted);
     assert_eq!(decided.admitted, [""; 0]);
     scene.settle();
-    assert_eq!(scene.decide(), Decided::default(), "and then all is quiet");
+    assert_eq!(scene.decide(), Decided::default(), "the cluster has converged");
 }
 
 /// Integration "should not cause an infinite preemption cycle".
 #[test]
-fn b48_queues_without_weight_come_to_rest() {
+fn b48_zero_weight_queues_converge() {
     let mut scene = pair_in("cpu=8", "0").holds("b", "a1 cpu=4 p=9001; a2 cpu=4 p=100").waits("c", "b1 cpu=4 p=100");
     assert_eq!(scene.decide().evicted, ["a2 InCohortFairSharing"]);
 
@@ -260,10 +270,11 @@ fn b48_queues_without_weight_come_to_rest() {
     assert_eq!(scene.holders(), ["a1", "b1"]);
 }
 
-/// Kueue's #6929: what is evicted for one goes to it, though another comes before it in line that fits as well, would have a
-/// larger share than the victims' queue, and so would let that queue take it back.
+/// kubernetes-sigs/kueue#6929: the preemptor gets the quota of its targets, although another
+/// workload that is queued before it fits as well: that one would have a larger share than the
+/// targets' queue, which could preempt it in return.
 #[test]
-fn b34_what_was_evicted_for_one_is_not_taken_back_by_way_of_who_comes_before_it() {
+fn b34_quota_of_targets_goes_to_preemptor_before_earlier_queued_workloads() {
     let poor = |name: &str| taking(name, "all", "cpu=8").weight("1");
     let holds = |name: &str, count: usize| {
         let units: Vec<String> = (0..count).map(|number| format!("{name}{number} cpu=2")).collect();
@@ -283,12 +294,12 @@ fn b34_what_was_evicted_for_one_is_not_taken_back_by_way_of_who_comes_before_it(
 
     admitted.sort();
     assert_eq!(admitted, ["narrow-a", "narrow-b"]);
-    assert_eq!(scene.decide(), Decided::default(), "and then all is quiet");
+    assert_eq!(scene.decide(), Decided::default(), "the cluster has converged");
 }
 
 /// Integration "Queue can reclaim its nominal quota", with large quotas and weights.
 #[test]
-fn large_numbers_are_shared_as_small_ones_are() {
+fn large_quotas_and_weights_are_shared_fairly() {
     let units: Vec<String> = (0..10).map(|number| format!("a{number} cpu=100")).collect();
     let heavy = |name: &str| taking(name, "all", "cpu=600").weight("300");
     let mut scene =
@@ -298,7 +309,7 @@ fn large_numbers_are_shared_as_small_ones_are() {
     assert_eq!(scene.settle(), ["b"]);
 }
 
-/// Nine to share, of which the first queue has eight in four parts.
+/// Returns two queues that share 9 CPUs, of which the first uses 8 in four workloads.
 fn four_of_two() -> Scene {
     let borrower = |name: &str| taking(name, "ca", "cpu=0").weight("1").fungible("TryNextFlavor", "TryNextFlavor");
     Scene::fair()
@@ -307,14 +318,15 @@ fn four_of_two() -> Scene {
         .holds("p1", "a1 cpu=2; a2 cpu=2; a3 cpu=2; a4 cpu=2")
 }
 
-/// Integration "ClusterQueue head is ineligible for admission due to DominantResourceShare", all cases.
+/// Integration "ClusterQueue head is ineligible for admission due to DominantResourceShare", all
+/// cases.
 #[rstest]
-#[case::five("w5 cpu=5", Some("w5"))]
-#[case::six("w6 cpu=6", None)]
+#[case::five_cpus("w5 cpu=5", Some("w5"))]
+#[case::six_cpus("w6 cpu=6", None)]
 #[case::five_behind_six("w6 cpu=6 p=999; w5 cpu=5", Some("w5"))]
 #[case::four_behind_six("w6 cpu=6 p=999; w4 cpu=4", Some("w4"))]
 #[case::five_behind_seven_and_six("w7 cpu=7 p=999; w6 cpu=6 p=999; w5 cpu=5", Some("w5"))]
-fn b46_who_may_not_have_that_much_is_passed_over(#[case] waiting: &str, #[case] admitted: Option<&str>) {
+fn b46_head_exceeding_its_fair_share_is_skipped(#[case] waiting: &str, #[case] admitted: Option<&str>) {
     let mut scene = four_of_two().waits("p2", waiting);
 
     assert_eq!(scene.decide().evicted.len(), if admitted.is_some() { 2 } else { 0 });
@@ -323,7 +335,7 @@ fn b46_who_may_not_have_that_much_is_passed_over(#[case] waiting: &str, #[case] 
 
 fn beside_the_quota(waiting: &str) -> Scene {
     let borrower =
-        |name: &str, of: &str| taking(name, of, "cpu=0").weight("1").fungible("TryNextFlavor", "TryNextFlavor");
+        |name: &str, cohort: &str| taking(name, cohort, "cpu=0").weight("1").fungible("TryNextFlavor", "TryNextFlavor");
     Scene::fair()
         .cohorts([cohort("ca").under("root").has("cpu=3").weight("1")])
         .queues([borrower("q1", "ca"), borrower("q2", "root")])
@@ -333,7 +345,7 @@ fn beside_the_quota(waiting: &str) -> Scene {
 
 /// Integration "workload which fits behind ClusterQueue head is able to admit".
 #[test]
-fn a_head_that_never_fits_holds_up_nobody_who_can_reclaim() {
+fn head_that_never_fits_does_not_block_a_reclaiming_workload() {
     let mut scene = beside_the_quota("w4 cpu=4 p=999; w3 cpu=3");
 
     assert_eq!(scene.decide().evicted.len(), 2);
@@ -342,7 +354,7 @@ fn a_head_that_never_fits_holds_up_nobody_who_can_reclaim() {
 
 /// Integration "sticky workload becomes inadmissible. next workload admits".
 #[test]
-fn what_was_kept_for_one_that_no_longer_fits_goes_to_the_next() {
+fn reservation_of_inadmissible_preemptor_goes_to_next_workload() {
     let mut scene = beside_the_quota("w3 cpu=3 p=99");
     assert_eq!(scene.decide().evicted.len(), 2);
     scene.run();
@@ -358,7 +370,7 @@ fn what_was_kept_for_one_that_no_longer_fits_goes_to_the_next() {
 
 /// Integration "sticky workload deleted, next workload can admit".
 #[test]
-fn what_was_kept_for_one_that_is_deleted_goes_to_the_next_and_to_nobody_who_had_to_go() {
+fn reservation_of_deleted_preemptor_goes_to_next_workload_instead_of_evicted_ones() {
     let mut scene = beside_the_quota("w3 cpu=3 p=99");
     assert_eq!(scene.decide().evicted.len(), 2);
     scene.run();
@@ -370,9 +382,10 @@ fn what_was_kept_for_one_that_is_deleted_goes_to_the_next_and_to_nobody_who_had_
     assert_eq!(scene.holders(), ["next"]);
 }
 
-/// Integration "Should prevent other workloads from stealing quota when preemptor is waiting for multiple evictions".
+/// Integration "Should prevent other workloads from stealing quota when preemptor is waiting for
+/// multiple evictions".
 #[test]
-fn b34_pieces_that_come_free_are_kept_for_the_preemptor_whatever_its_share() {
+fn b34_partially_released_quota_stays_reserved_for_preemptor_regardless_of_share() {
     let member = |name: &str, quota: &str| queue(name).within_cohort("c").has(quota).reclaim("Any");
     let mut scene = Scene::fair()
         .queues([member("q1", "cpu=10 memory=0"), member("q2", "cpu=0 memory=10")])
@@ -388,29 +401,31 @@ fn b34_pieces_that_come_free_are_kept_for_the_preemptor_whatever_its_share() {
     assert_eq!(scene.run(), ["preemptor"]);
 }
 
-/// The same when all of them are through at once, and the evicted would borrow from nearer.
+/// The same when all evictions finish simultaneously, and the evicted workloads would borrow from a
+/// nearer Cohort.
 #[rstest]
-#[case::the_smaller_share(
+#[case::smaller_share(
     Scene::fair().queues([taking("q1", "c", "cpu=10 memory=0"), taking("q2", "c", "cpu=0 memory=10")])
         .holds("q2", "wa cpu=1 p=100; wb cpu=1 p=100").waits("q1", "preemptor cpu=10 memory=10"))]
-#[case::for_the_head_of_a_strict_queue(
+#[case::preemptor_is_head_of_a_strict_queue(
     Scene::fair().queues([taking("q1", "c", "cpu=10 memory=0").strict(), taking("q2", "c", "cpu=0 memory=10")])
         .holds("q2", "wa cpu=1 p=100; wb cpu=1 p=100").waits("q1", "preemptor cpu=10 memory=10"))]
-#[case::from_nearer(
+#[case::evicted_workloads_borrow_from_nearer_cohort(
     Scene::new().cohorts([cohort("root").has("cpu=2"), cohort("near").under("root").has("cpu=2")])
         .queues([member("q1", "near", "cpu=0").reclaim("LowerPriority").while_borrowing(None), member("q2", "near", "cpu=0")])
         .holds("q2", "wa cpu=1 p=-1; wb cpu=1 p=-1").waits("q1", "preemptor cpu=4"))]
-fn b34_who_was_evicted_does_not_come_back_before_the_preemptor(#[case] mut scene: Scene) {
+fn b34_evicted_workload_is_not_readmitted_before_the_preemptor(#[case] mut scene: Scene) {
     assert_eq!(scene.decide().evicted.len(), 2);
 
     assert_eq!(scene.settle(), ["preemptor"]);
     assert_eq!(scene.holders(), ["preemptor"]);
 }
 
-/// Integration "preempts workloads to enforce fair share": twelve, of which the first two have six each.
+/// Integration "preempts workloads to enforce fair share": 12 CPUs, of which the first two queues
+/// use 6 each.
 #[test]
-fn b46_four_branches_get_what_their_weights_say() {
-    let unit = |name: &str, of: &str| queue(name).within_cohort(of).has("cpu=0");
+fn b46_four_subtrees_get_shares_by_weight() {
+    let unit = |name: &str, cohort: &str| queue(name).within_cohort(cohort).has("cpu=0");
     let six = |name: &str, priority: i32| {
         let units: Vec<String> = (0..6).map(|number| format!("{name}{number} cpu=1 p={priority}")).collect();
         units.join("; ")
@@ -431,13 +446,13 @@ fn b46_four_branches_get_what_their_weights_say() {
     }
     scene.settle();
 
-    let have = |name: &str| scene.holders().iter().filter(|holder| holder.contains(name)).count();
-    assert_eq!(["best-effort", "physics", "llm", "chemistry"].map(have), [4, 2, 4, 2]);
+    let count = |name: &str| scene.holders().iter().filter(|holder| holder.contains(name)).count();
+    assert_eq!(["best-effort", "physics", "llm", "chemistry"].map(count), [4, 2, 4, 2]);
 }
 
 /// Integration "hero workload sticks to preferred flavor if overlap resolved".
 #[test]
-fn b26_two_that_can_share_what_one_eviction_frees_evict_one() {
+fn b26_two_preemptors_share_quota_released_by_one_eviction() {
     let two = |name: &str, quota: &str| {
         queue(name).within_cohort("ca").quota("f1", quota).quota("f2", quota).within("LowerPriority").reclaim("Any")
     };
@@ -456,7 +471,7 @@ fn b26_two_that_can_share_what_one_eviction_frees_evict_one() {
 
 /// Integration "admits workloads respecting fair share" and its weighted shares.
 #[test]
-fn shares_are_published_in_thousandths_of_what_can_be_lent() {
+fn weighted_share_is_reported_in_thousandths_of_lendable_quota() {
     let mut scene = pair_in("cpu=8", "2").holds("b", "b0 cpu=4");
     scene.run();
 

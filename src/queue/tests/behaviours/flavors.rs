@@ -1,4 +1,4 @@
-//! Which flavor a workload gets. B4–B6, B40, and cases of Kueue's tables on scheduling and flavor assignment
+//! Flavor assignment. B4–B6, B40, and cases of Kueue's tables on scheduling and flavor assignment
 //! (`pkg/scheduler/scheduler_test.go`, `pkg/scheduler/flavorassigner/flavorassigner_test.go`).
 
 use rstest::rstest;
@@ -7,7 +7,7 @@ use super::scene::{Decided, Node, Scene, cohort, company, queue};
 
 /// Integration "Should try next flavor instead of borrowing".
 #[test]
-fn b04_the_next_flavor_is_tried_rather_than_borrowing_in_the_first() {
+fn b04_next_flavor_is_preferred_to_borrowing_in_the_first() {
     let dev = queue("dev").within_cohort("all").quota("on-demand", "cpu=10+10").quota("spot", "cpu=11");
     let mut scene = Scene::new()
         .queues([queue("prod").within_cohort("all").quota("on-demand", "cpu=10+10")])
@@ -20,9 +20,10 @@ fn b04_the_next_flavor_is_tried_rather_than_borrowing_in_the_first() {
     assert_eq!(scene.decide().admitted, ["w2@spot"]);
 }
 
-/// What has to be reclaimed of one resource is not there, though it is liked better than borrowing the other.
+/// One resource has to be reclaimed, which the policy prefers to borrowing the other, but a
+/// borrower may not reclaim.
 #[test]
-fn a_workload_is_not_admitted_before_all_of_its_resources_are_there() {
+fn workload_is_not_admitted_until_all_its_resources_fit() {
     let a = queue("a").within_cohort("all").quota("spot", "cpu=2 memory=1").reclaim("Any");
     let mut scene = Scene::new()
         .queues([a.preempts_rather_than_borrows("TryNextFlavor", "TryNextFlavor")])
@@ -31,12 +32,12 @@ fn a_workload_is_not_admitted_before_all_of_its_resources_are_there() {
         .holds("b", "theirs cpu=3@spot memory=1@spot")
         .waits("a", "w cpu=1 memory=1");
 
-    assert_eq!(scene.decide(), Decided::default(), "who borrows the one may not reclaim the other");
+    assert_eq!(scene.decide(), Decided::default(), "a workload that borrows one resource may not reclaim the other");
 }
 
 /// Integration "Should preempt before try next flavor".
 #[test]
-fn b05_a_borrower_is_evicted_rather_than_the_next_flavor_tried() {
+fn b05_reclaiming_in_first_flavor_is_preferred_to_the_next() {
     let prod = queue("prod").within_cohort("all").quota("on-demand", "cpu=10+10").quota("spot", "cpu=11");
     let mut scene = Scene::new()
         .queues([prod.reclaim("Any").fungible("MayStopSearch", "MayStopSearch")])
@@ -52,7 +53,7 @@ fn b05_a_borrower_is_evicted_rather_than_the_next_flavor_tried() {
 
 /// Integration "Should try next flavor if can't preempt on first".
 #[test]
-fn b06_the_next_flavor_is_tried_when_nobody_can_be_evicted_from_the_first() {
+fn b06_next_flavor_is_used_if_the_first_has_no_preemption_candidates() {
     let queue = queue("q").quota("on-demand", "cpu=2").quota("spot", "cpu=2").within("LowerPriority").strict();
     let mut scene = Scene::new()
         .queues([queue.fungible("MayStopSearch", "MayStopSearch")])
@@ -61,9 +62,10 @@ fn b06_the_next_flavor_is_tried_when_nobody_can_be_evicted_from_the_first() {
     assert_eq!(scene.decide().admitted, ["w1@on-demand", "w2@on-demand", "w3@spot"]);
 }
 
-/// Integration "finds correct flavor by discarding the first one in which preemption is not possible".
+/// Integration "finds correct flavor by discarding the first one in which preemption is not
+/// possible".
 #[test]
-fn b06_who_is_evicted_comes_back_in_the_flavor_where_it_can_evict_in_turn() {
+fn b06_evicted_workload_moves_to_the_flavor_where_it_can_preempt() {
     let member = |name: &str, first: &str, second: &str| {
         let queue = queue(name).within_cohort("c").quota("f1", first).quota("f2", second);
         let queue = queue.within("LowerPriority").reclaim("Any").while_borrowing(None);
@@ -87,10 +89,10 @@ fn b06_who_is_evicted_comes_back_in_the_flavor_where_it_can_evict_in_turn() {
     assert_eq!((scene.place_of("middle").as_str(), scene.place_of("high").as_str()), ("f1", "f2"));
 }
 
-fn preferring(how: impl Fn(Node) -> Node) -> Scene {
+fn preferring(policy: impl Fn(Node) -> Node) -> Scene {
     let borrower = queue("q").within_cohort("c").quota("on-demand", "cpu=5+0").quota("spot", "cpu=0+5");
     Scene::new()
-        .queues([how(borrower.within("LowerPriority"))])
+        .queues([policy(borrower.within("LowerPriority"))])
         .queues([queue("lender").within_cohort("c").quota("on-demand", "cpu=0").quota("spot", "cpu=5")])
 }
 
@@ -102,7 +104,7 @@ fn over_preemption(queue: Node) -> Node {
     queue.fungible("TryNextFlavor", "TryNextFlavor")
 }
 
-/// A queue in a cohort below a root that has the quota of the second flavor.
+/// Returns a queue in a cohort whose parent has the quota of the second flavor.
 fn with_an_idle_sibling() -> Scene {
     let q =
         queue("q").within_cohort("mid").quota("on-demand", "cpu=5+0").quota("spot", "cpu=0").within("LowerPriority");
@@ -112,7 +114,7 @@ fn with_an_idle_sibling() -> Scene {
         .queues([queue("sibling").within_cohort("mid").quota("on-demand", "cpu=5").quota("spot", "cpu=0")])
 }
 
-/// Two flavors of GPU, of which `beta` has none and borrows.
+/// Returns two queues with two flavors of GPU; `beta` has no quota and borrows.
 fn two_flavors(beta: impl Fn(Node) -> Node) -> Scene {
     let member = |name: &str, gpus: &str| queue(name).within_cohort("c").quota("on-demand", gpus).quota("spot", gpus);
     Scene::new().queues([
@@ -134,66 +136,72 @@ fn all_borrowed() -> Scene {
 
 #[rstest]
 // "PreemptionOverBorrowing preference: preempt in first flavor instead of borrowing in second".
-#[case::b40_preempt_in_the_first(
+#[case::b40_preempts_in_first(
     preferring(over_borrowing).holds("q", "low cpu=5@on-demand p=-1").waits("q", "high cpu=5"), &[], &["low InClusterQueue"])]
 // "BorrowingOverPreemption preference: borrow in second flavor instead of preempting in first".
-#[case::b40_borrow_in_the_second(
+#[case::b40_borrows_in_second(
     preferring(over_preemption).holds("q", "low cpu=5@on-demand p=-1").waits("q", "high cpu=5"), &["high@spot"], &[])]
-// "PreemptionOverBorrowing preference: select fitting second flavor over first flavor with no preemption candidates".
-#[case::b40_what_fits_wins_over_what_cannot_preempt(
+// "PreemptionOverBorrowing preference: select fitting second flavor over first flavor with no
+// preemption candidates".
+#[case::b40_fitting_flavor_is_preferred_to_one_without_candidates(
     with_an_idle_sibling().holds("q", "held cpu=5@on-demand").waits("q", "in cpu=5"), &["in@spot"], &[])]
 // "prefer reclamation over cq priority based preemption".
-#[case::reclaim_rather_than_preempt_own_ones(
+#[case::reclaiming_is_preferred_to_preempting_within_queue(
     two_flavors(|beta| beta.within("LowerPriority").reclaim("LowerPriority"))
         .holds("alpha", "a1 gpu=5@on-demand p=50").holds("beta", "b1 gpu=5@spot p=50").waits("alpha", "in gpu=6 p=100"),
     &[], &["b1 InCohortReclamation"])]
-// "prefer first preemption flavor when second flavor requires both reclaim and cq priority preemption".
-#[case::the_first_of_two_that_take_own_ones(
+// "prefer first preemption flavor when second flavor requires both reclaim and cq priority
+// preemption".
+#[case::first_if_both_preempt_within_queue(
     two_flavors(|beta| beta).holds("alpha", "a1 gpu=5@on-demand p=50; a2 gpu=5@spot p=50").holds("beta", "b1 gpu=5@spot p=50")
         .waits("alpha", "in gpu=6 p=100"),
     &[], &["a1 InClusterQueue"])]
 // "prefer first preemption flavor when second flavor also requires cq preemption".
-#[case::the_first_when_the_borrower_of_the_second_is_too_important(
+#[case::first_if_borrower_of_second_has_higher_priority(
     two_flavors(|beta| beta).holds("alpha", "a1 gpu=6@on-demand p=50; a2 gpu=5@spot p=50").holds("beta", "b1 gpu=5@spot p=9001")
         .waits("alpha", "in gpu=5 p=100"),
     &[], &["a1 InClusterQueue"])]
 // "use second flavor when the first has no preemption candidates; WhenCanPreempt: MayStopSearch".
-#[case::the_second_if_the_first_has_no_candidates(
+#[case::second_if_first_has_no_candidates(
     alone("cpu=50", "cpu=100", "MayStopSearch").holds("q", "held cpu=50@on-demand").waits("q", "in cpu=20"), &["in@spot"], &[])]
 // "admit to second flavor when first needs preemption; WhenCanPreempt: TryNextFlavor".
-#[case::the_second_rather_than_preempt_in_the_first(
+#[case::second_is_preferred_to_preempting_in_first(
     alone("cpu=1", "cpu=1", "TryNextFlavor").holds("q", "held cpu=1@on-demand p=50").waits("q", "in cpu=1 p=100"), &["in@spot"], &[])]
-#[case::preempt_in_the_first_if_that_stops_the_search(
+#[case::preempts_in_first_if_search_may_stop(
     alone("cpu=1", "cpu=1", "MayStopSearch").holds("q", "held cpu=1@on-demand p=50").waits("q", "in cpu=1 p=100"),
     &[], &["held InClusterQueue"])]
 // "not enough resources to borrow, fallback to next flavor; WhenCanPreempt: TryNextFlavor".
-#[case::the_second_if_the_first_has_too_little_to_borrow(
+#[case::second_if_first_lacks_quota_to_borrow(
     company().holds("beta", "held n=45 cpu=1@on-demand").waits("alpha", "in n=60 cpu=1"), &["in@spot"], &[])]
 // "don't assign flavor if there are no candidates for preemption".
-#[case::a_flavor_that_its_owner_uses_is_passed_over(
+#[case::flavor_used_by_its_owner_is_skipped(
     all_borrowed().holds("lender", "held cpu=1@on-demand").waits("q", "in cpu=1 p=100"), &["in@spot"], &[])]
 // "assign multiple resources and flavors".
-#[case::each_pod_set_and_group_its_own(
+#[case::pod_sets_and_resource_groups_get_different_flavors(
     company().waits("beta", "in +one n=10 cpu=6 gpu=1 +two n=40 cpu=1"), &["in@cpu=on-demand,gpu=model-a|spot"], &[])]
 // "pending admission check with nofit and fit flavors", without the check.
-#[case::what_the_first_could_never_give(company().waits("beta", "in cpu=80"), &["in@spot"], &[])]
-fn b40_the_flavor_follows_the_policy(#[case] mut scene: Scene, #[case] admitted: &[&str], #[case] evicted: &[&str]) {
+#[case::second_if_request_exceeds_first(company().waits("beta", "in cpu=80"), &["in@spot"], &[])]
+fn b40_flavor_fungibility_selects_expected_flavor(
+    #[case] mut scene: Scene,
+    #[case] admitted: &[&str],
+    #[case] evicted: &[&str],
+) {
     let decided = scene.decide();
 
     assert_eq!(decided.admitted, admitted);
     assert_eq!(decided.evicted, evicted);
 }
 
-/// `one` may be borrowed from another queue, of which 2 are in use; `two` has this much.
-fn lent(q: &str, two: &str) -> Node {
-    queue("q").within_cohort("c").quota("one", q).quota("two", two)
+/// Returns a queue with these quotas of the flavors `one` and `two`.
+fn lent(one: &str, two: &str) -> Node {
+    queue("q").within_cohort("c").quota("one", one).quota("two", two)
 }
 
 fn beside_a_lender(q: Node) -> Scene {
     Scene::new().queues([q, queue("lender").within_cohort("c").quota("one", "cpu=1")]).holds("q", "held cpu=2@one")
 }
 
-/// A pool of `one` that somebody borrows from; `two` is the queue's own.
+/// Returns a queue with quota of `two`, and a pool of `one` from which another queue borrows.
 fn beside_a_borrower(scene: Scene, q: impl Fn(Node) -> Node) -> Scene {
     let others = |name: &str, quota: &str| queue(name).within_cohort("c").quota("one", quota);
     scene
@@ -206,10 +214,11 @@ fn lower_while_borrowing(queue: Node) -> Node {
     queue.reclaim("LowerPriority").while_borrowing(None)
 }
 
-/// A queue at the bottom of three cohorts, each with 4 of a flavor of its own; another queue in the middle one.
+/// Returns a queue below three nested cohorts, each with 4 CPUs of a different flavor, and another
+/// queue in the middle one.
 fn three_levels(q: impl Fn(Node) -> Node) -> Scene {
-    let flavors = |name: &str, of: &str, one: &str| {
-        queue(name).within_cohort(of).quota("one", one).quota("two", "cpu=0").quota("three", "cpu=0")
+    let flavors = |name: &str, cohort: &str, one: &str| {
+        queue(name).within_cohort(cohort).quota("one", one).quota("two", "cpu=0").quota("three", "cpu=0")
     };
     Scene::new()
         .cohorts([cohort("c3").quota("three", "cpu=4"), cohort("c2").under("c3").quota("two", "cpu=4")])
@@ -223,54 +232,55 @@ fn next_if_it_would_preempt(queue: Node) -> Node {
 }
 
 #[rstest]
-// "borrow try next flavor, found the first flavor", "… the second flavor", "borrow before try next flavor".
-#[case::borrow_in_the_first_if_the_second_has_too_little(
+// "borrow try next flavor, found the first flavor", "… the second flavor", "borrow before try next
+// flavor".
+#[case::borrows_in_first_if_second_is_too_small(
     beside_a_lender(over_preemption(lent("cpu=10+1", "cpu=1"))).waits("q", "in cpu=9"), &["in@one"], &[])]
-#[case::the_second_rather_than_borrow(
+#[case::second_is_preferred_to_borrowing(
     beside_a_lender(over_preemption(lent("cpu=10+1", "cpu=10"))).waits("q", "in cpu=9"), &["in@two"], &[])]
-#[case::borrow_in_the_first_if_that_stops_the_search(
+#[case::borrows_in_first_if_search_may_stop(
     beside_a_lender(lent("cpu=10+1", "cpu=10")).waits("q", "in cpu=9"), &["in@one"], &[])]
 // "lend try next flavor, found the second flavor", "… the first flavor".
-#[case::the_second_rather_than_borrow_what_is_lent(
+#[case::second_is_preferred_to_borrowing_with_lending_limits(
     beside_a_lender(over_preemption(lent("cpu=10-1", "cpu=10-0"))).waits("q", "in cpu=9"), &["in@two"], &[])]
-#[case::borrow_what_is_lent_if_the_second_has_too_little(
+#[case::borrows_within_lending_limit_if_second_is_too_small(
     beside_a_lender(over_preemption(lent("cpu=10-1", "cpu=1-0"))).waits("q", "in cpu=9"), &["in@one"], &[])]
-// "when borrowing while preemption is needed for flavor one", by policy; there without a victim.
-#[case::preempt_while_borrowing_if_both_stop_the_search(
+// "when borrowing while preemption is needed for flavor one", by policy; in Kueue without a target.
+#[case::preempts_while_borrowing_if_search_may_stop(
     beside_a_borrower(Scene::new(), |q| lower_while_borrowing(q).fungible("MayStopSearch", "MayStopSearch")).waits("q", "in cpu=12"),
     &[], &["b1 InCohortReclaimWhileBorrowing", "b2 InCohortReclaimWhileBorrowing"])]
-#[case::the_second_rather_than_preempt_while_borrowing(
+#[case::second_is_preferred_to_preempting_while_borrowing(
     beside_a_borrower(Scene::new(), |q| lower_while_borrowing(q).fungible("TryNextFlavor", "MayStopSearch")).waits("q", "in cpu=12"),
     &["in@two"], &[])]
-#[case::the_second_if_it_may_not_preempt_while_borrowing(
+#[case::second_if_preempting_while_borrowing_is_forbidden(
     beside_a_borrower(Scene::new(), |q| q.reclaim("Any").fungible("MayStopSearch", "MayStopSearch")).waits("q", "in cpu=12"),
     &["in@two"], &[])]
 // The same with "fair sharing enabled, reclaimWithinCohort=Any", "… Never".
-#[case::a_fair_share_in_the_first(
+#[case::fair_share_in_first(
     beside_a_borrower(Scene::fair(), |q| q.reclaim("Any").fungible("MayStopSearch", "MayStopSearch")).waits("q", "in cpu=4"),
     &[], &["b2 InCohortFairSharing"])]
-#[case::the_second_if_it_may_not_take_its_fair_share(
+#[case::second_if_reclaiming_is_forbidden(
     beside_a_borrower(Scene::fair(), |q| q.reclaim("Never").fungible("MayStopSearch", "MayStopSearch")).waits("q", "in cpu=4"),
     &["in@two"], &[])]
 // "multiple resource groups, one could fit with preemption, other doesn't fit".
-#[case::nobody_goes_for_half_of_what_is_asked(
+#[case::no_preemption_if_another_resource_does_not_fit(
     Scene::new().queues([queue("q").quota("one", "cpu=3").and_group().quota("two", "memory=1Mi").within("LowerPriority")])
         .holds("q", "held cpu=1@one p=-1").waits("q", "in cpu=3 memory=10Mi"),
     &[], &[])]
 // "multi-podset, one fits and another fails".
-#[case::nothing_for_one_of_two_pod_sets(
+#[case::no_admission_if_one_pod_set_does_not_fit(
     alone("cpu=3", "cpu=1", "MayStopSearch").waits("q", "in +one cpu=2 +two cpu=4"), &[], &[])]
 // TestHierarchical, all cases.
-#[case::the_top_of_the_tree(
+#[case::flavor_of_the_root_cohort(
     three_levels(next_if_it_would_preempt).holds("q", "own cpu=4@one").holds("other", "held cpu=4@two").waits("q", "in cpu=4"),
     &["in@three"], &[])]
-#[case::the_first_that_fits(
+#[case::first_flavor_that_fits(
     three_levels(next_if_it_would_preempt).holds("q", "own cpu=4@one").waits("q", "in cpu=4"), &["in@two"], &[])]
-#[case::one_that_is_farther_and_fits_rather_than_one_without_candidates(
+#[case::farther_flavor_that_fits_is_preferred_to_one_without_candidates(
     three_levels(over_borrowing).queues([over_borrowing(queue("q").within_cohort("c1").quota("one", "cpu=4+0").quota("two", "cpu=0").quota("three", "cpu=0"))
         .within("LowerPriority").reclaim("LowerPriority")]).holds("q", "own cpu=4@one").waits("q", "in cpu=4"),
     &["in@two"], &[])]
-fn b04_the_next_flavor_is_tried_as_the_policy_says(
+fn b04_flavor_fungibility_decides_whether_next_flavor_is_tried(
     #[case] mut scene: Scene,
     #[case] admitted: &[&str],
     #[case] evicted: &[&str],

@@ -1,5 +1,6 @@
-//! What LimitRanges and RuntimeClasses add to pods, and what they allow: the second half of B21, and the integration tests of
-//! Kueue about defaults (v0.19.2 `test/integration/singlecluster/scheduler/workload_controller_test.go`).
+//! Bounds and defaults of LimitRanges, and overhead of RuntimeClasses: the second half of B21, and
+//! Kueue's integration tests of defaults (v0.19.2
+//! `test/integration/singlecluster/scheduler/workload_controller_test.go`).
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ fn container(bounds: &Value) -> Value {
     json!([item])
 }
 
-/// The resources of the first container of a workload that waits.
+/// Sets the resources of the first container of a pending workload.
 fn resources(scene: &mut Scene, name: &str, resources: Value) {
     scene.change(name, |workload| {
         workload.spec.pod_sets[0].template.0["spec"]["containers"][0]["resources"] = resources;
@@ -32,7 +33,7 @@ fn runtime_class(scene: &mut Scene, name: &str, class: &str) {
     });
 }
 
-/// How much CPU a workload was admitted with.
+/// Returns the CPU usage in a workload's admission.
 fn charged(scene: &Scene, name: &str) -> String {
     let admission = scene.workloads[&key(name)].status.clone().and_then(|status| status.admission).unwrap_or_default();
     admission.pod_set_assignments[0].resource_usage.get("cpu").map(|quantity| quantity.0.clone()).unwrap_or_default()
@@ -42,22 +43,23 @@ fn wider(scene: &mut Scene) {
     scene.put_limit_range("limit", container(&json!({"min": {"cpu": "1"}, "max": {"cpu": "4"}})));
 }
 
-/// Integration "The workload's podSet resource requests are not valid", the entries about LimitRanges.
+/// Integration "The workload's podSet resource requests are not valid", the entries about
+/// LimitRanges.
 #[rstest]
-#[case::above_the_maximum("Container", json!({"max": {"cpu": "1"}}), "requests 2 of cpu, which is more than the maximum of 1")]
-#[case::below_the_minimum("Container", json!({"min": {"cpu": "3"}}), "requests 2 of cpu, which is less than the minimum of 3")]
-#[case::a_pod_above("Pod", json!({"max": {"cpu": "1"}}), "requests 2 of cpu, which is more than the maximum of 1")]
-#[case::a_pod_below("Pod", json!({"min": {"cpu": "3"}}), "requests 2 of cpu, which is less than the minimum of 3")]
-fn b21_who_breaks_a_limit_range_waits_and_is_told_until_it_is_right(
+#[case::container_above_maximum("Container", json!({"max": {"cpu": "1"}}), "requests 2 of cpu, which is more than the maximum of 1")]
+#[case::container_below_minimum("Container", json!({"min": {"cpu": "3"}}), "requests 2 of cpu, which is less than the minimum of 3")]
+#[case::pod_above_maximum("Pod", json!({"max": {"cpu": "1"}}), "requests 2 of cpu, which is more than the maximum of 1")]
+#[case::pod_below_minimum("Pod", json!({"min": {"cpu": "3"}}), "requests 2 of cpu, which is less than the minimum of 3")]
+fn b21_limit_range_violation_is_reported_until_corrected(
     #[case] type_: &str,
     #[case] mut bounds: Value,
-    #[case] told: &str,
+    #[case] violation: &str,
     #[values(
         wider,
         |scene: &mut Scene| scene.delete_limit_range("limit"),
         |scene: &mut Scene| resources(scene, "w", json!({"requests": {"memory": "1Gi"}})),
     )]
-    put_right: fn(&mut Scene),
+    correct: fn(&mut Scene),
     #[values(false, true)] restarted: bool,
 ) {
     let mut scene = Scene::new().queues([queue("q").has("cpu=5 memory=5Gi")]);
@@ -68,19 +70,19 @@ fn b21_who_breaks_a_limit_range_waits_and_is_told_until_it_is_right(
     assert_eq!(scene.run(), [""; 0]);
     let (reason, message) = scene.says("w", names::QUOTA_RESERVED);
     assert_eq!(reason, "Misconfigured");
-    let place = if type_ == "Pod" { "the pod" } else { "container \"c\"" };
-    assert_eq!(message, format!("pod set main: {place} {told} set by LimitRange limit for a {type_}"));
+    let subject = if type_ == "Pod" { "the pod" } else { "container \"c\"" };
+    assert_eq!(message, format!("pod set main: {subject} {violation} set by LimitRange limit for a {type_}"));
     if restarted {
         scene.restart();
     }
 
-    put_right(&mut scene);
+    correct(&mut scene);
 
     assert_eq!(scene.run(), ["w"]);
 }
 
 #[test]
-fn b21_all_that_is_wrong_is_told_at_once() {
+fn b21_all_limit_range_violations_are_reported_together() {
     let mut scene = small();
     scene.put_limit_range("low", container(&json!({"max": {"cpu": "1"}})));
     scene.put_limit_range("high", container(&json!({"min": {"memory": "1Gi"}})));
@@ -97,37 +99,38 @@ fn b21_all_that_is_wrong_is_told_at_once() {
 }
 
 #[test]
-fn b21_a_limit_range_of_another_namespace_is_none_of_its_business() {
+fn b21_limit_range_of_another_namespace_is_ignored() {
     let mut scene = small();
     scene.submit_to("q", "a cpu=2");
-    let mut elsewhere = serde_json::json!({"metadata": {"name": "limit", "namespace": "other"}});
-    elsewhere["spec"] = json!({"limits": container(&json!({"max": {"cpu": "1"}, "defaultRequest": {"cpu": "1"}}))});
+    let mut limit_range = serde_json::json!({"metadata": {"name": "limit", "namespace": "other"}});
+    limit_range["spec"] = json!({"limits": container(&json!({"max": {"cpu": "1"}, "defaultRequest": {"cpu": "1"}}))});
     let now = at(scene.now);
-    scene.engine.observe(now, &Input::LimitRange(&serde_json::from_value(elsewhere).expect("a LimitRange")));
+    scene.engine.observe(now, &Input::LimitRange(&serde_json::from_value(limit_range).expect("a LimitRange")));
 
     assert_eq!(scene.run(), ["a"]);
 }
 
-/// Integration "Should use the range defined default requests, if provided" and "Should not use …", "The limits should be
-/// used as request values", and "Should not use the limits … if the requests are set".
+/// Integration "Should use the range defined default requests, if provided" and "Should not use …",
+/// "The limits should be used as request values", and "Should not use the limits … if the requests
+/// are set".
 #[rstest]
-#[case::by_default(json!({}), "3")]
-#[case::as_requested(json!({"requests": {"cpu": "1"}}), "1")]
-#[case::as_limited(json!({"limits": {"cpu": "2"}}), "2")]
-#[case::as_requested_whatever_the_limit(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}), "1")]
-fn b21_what_a_limit_range_gives_a_container_is_charged(#[case] asked: Value, #[case] expected: &str) {
+#[case::default_request(json!({}), "3")]
+#[case::explicit_request(json!({"requests": {"cpu": "1"}}), "1")]
+#[case::limit_without_request(json!({"limits": {"cpu": "2"}}), "2")]
+#[case::request_and_limit(json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}), "1")]
+fn b21_usage_includes_default_requests_of_a_limit_range(#[case] requested: Value, #[case] expected: &str) {
     let mut scene = small();
     scene.put_limit_range("limits", container(&json!({"defaultRequest": {"cpu": "3"}})));
     scene.submit_to("q", "w cpu=1");
-    resources(&mut scene, "w", asked);
+    resources(&mut scene, "w", requested);
 
     assert_eq!(scene.run(), ["w"]);
     assert_eq!(charged(&scene, "w"), expected);
 }
 
-/// Integration "Should sync the resource requests with the limit": with 3 and 2 of 5 all is used.
+/// Integration "Should sync the resource requests with the limit": 3 and 2 use all of 5 CPUs.
 #[test]
-fn b21_a_default_that_is_lowered_lets_in_who_waits_and_leaves_who_runs() {
+fn b21_lowered_default_admits_pending_workload_and_keeps_running_usage() {
     let mut scene = small();
     scene.put_limit_range("limits", container(&json!({"defaultRequest": {"cpu": "3"}})));
     scene.submit_to("q", "one n=1; two n=1 t=1001");
@@ -143,14 +146,14 @@ fn b21_a_default_that_is_lowered_lets_in_who_waits_and_leaves_who_runs() {
     assert_eq!(scene.run(), ["two"]);
     assert_eq!([charged(&scene, "one"), charged(&scene, "two")], ["3", "2"]);
     scene.submit_to("q", "three cpu=1m");
-    assert_eq!(scene.run(), [""; 0], "nothing is left");
+    assert_eq!(scene.run(), [""; 0], "all quota is used");
 }
 
-/// What runs is not touched, whether its quota is written down or only decided on.
+/// An admitted workload is not affected, whether or not its admission is observed yet.
 #[rstest]
-#[case::seen(true)]
-#[case::not_seen_yet(false)]
-fn b21_what_holds_quota_stays_and_is_charged_the_same_when_bounds_and_defaults_change(#[case] seen: bool) {
+#[case::admission_is_observed(true)]
+#[case::admission_is_not_observed(false)]
+fn b21_admitted_usage_does_not_change_with_bounds_and_defaults(#[case] seen: bool) {
     let mut scene = Scene::new().queues([queue("q").has("cpu=5 memory=2Gi")]);
     scene.submit_to("q", "w cpu=3");
     let admitted = scene.cycle();
@@ -174,9 +177,9 @@ fn b21_what_holds_quota_stays_and_is_charged_the_same_when_bounds_and_defaults_c
     assert_eq!(charged(&scene, "w"), "3");
 }
 
-/// An admission that doesn't say how much was granted is counted by what the spec says, and so stays what it was.
+/// An admission without resource usage is accounted by the spec's requests, without defaults.
 #[test]
-fn b21_an_admission_without_amounts_does_not_follow_a_default() {
+fn b21_admission_without_usage_ignores_defaults() {
     let mut scene = small().holds("q", "old n=2");
     scene.change("old", |workload| {
         let admission = workload.status.as_mut().and_then(|status| status.admission.as_mut()).expect("it is admitted");
@@ -189,40 +192,42 @@ fn b21_an_admission_without_amounts_does_not_follow_a_default() {
     assert_eq!(scene.run(), ["w"]);
 }
 
-/// An upgrade away from what has become too large: the pods that run are not made again.
+/// Upgrade away from pods that have become too large: running pods are not recreated, so they are
+/// exempt.
 #[rstest]
-#[case::smaller_beside_it("+main n=2 cpu=1 +new n=2 cpu=500m", &["new"], "")]
-#[case::more_of_it("+main n=3 cpu=1", &[], "pod set main: container \"c\" requests 1 of cpu")]
-#[case::as_large_beside_it("+main n=2 cpu=1 +new n=1 cpu=1", &[], "pod set new: container \"c\" requests 1 of cpu")]
-fn b21_bounds_that_became_too_narrow_leave_a_way_out(
+#[case::smaller_pods_in_a_new_pod_set("+main n=2 cpu=1 +new n=2 cpu=500m", &["new"], "")]
+#[case::more_pods_of_the_old_size("+main n=3 cpu=1", &[], "pod set main: container \"c\" requests 1 of cpu")]
+#[case::pods_of_the_old_size_in_a_new_pod_set("+main n=2 cpu=1 +new n=1 cpu=1", &[], "pod set new: container \"c\" requests 1 of cpu")]
+fn b21_replacement_may_keep_running_pods_that_violate_new_bounds(
     #[case] sets: &str,
     #[case] admitted: &[&str],
-    #[case] told: &str,
+    #[case] message_start: &str,
 ) {
     let mut scene = small();
     scene.submit_to("q", "old n=2 cpu=1");
     scene.run();
     scene.put_limit_range("limits", container(&json!({"max": {"cpu": "500m"}})));
 
-    let mut made = Scene::new().queues([queue("q").has("cpu=5")]);
-    made.submit_to("q", &format!("new {sets}"));
-    scene.put(replacing(made.workloads[&key("new")].clone(), "old"));
+    let mut other = Scene::new().queues([queue("q").has("cpu=5")]);
+    other.submit_to("q", &format!("new {sets}"));
+    scene.put(replacing(other.workloads[&key("new")].clone(), "old"));
 
     assert_eq!(scene.run(), admitted);
-    if !told.is_empty() {
+    if !message_start.is_empty() {
         let (_, message) = scene.says("new", names::QUOTA_RESERVED);
-        assert!(message.starts_with(told), "{message}");
+        assert!(message.starts_with(message_start), "{message}");
     }
 }
 
-/// Integration "Should accumulate RuntimeClass's overhead" and "Should not accumulate …" of a class that is not there.
+/// Integration "Should accumulate RuntimeClass's overhead" and "Should not accumulate …" of a
+/// missing class.
 #[rstest]
-#[case::of_the_class(Some(json!({"cpu": "1"})), json!({}), "2")]
-#[case::of_a_class_that_is_not_there(None, json!({}), "1")]
-#[case::of_the_pod(Some(json!({"cpu": "1"})), json!({"cpu": "250m"}), "1250m")]
-fn b21_the_overhead_of_a_runtime_class_is_charged(
+#[case::overhead_of_the_class(Some(json!({"cpu": "1"})), json!({}), "2")]
+#[case::missing_class(None, json!({}), "1")]
+#[case::overhead_of_the_pod(Some(json!({"cpu": "1"})), json!({"cpu": "250m"}), "1250m")]
+fn b21_usage_includes_overhead_of_runtime_class(
     #[case] class: Option<Value>,
-    #[case] own: Value,
+    #[case] pod_overhead: Value,
     #[case] expected: &str,
 ) {
     let mut scene = small();
@@ -231,7 +236,7 @@ fn b21_the_overhead_of_a_runtime_class_is_charged(
     }
     scene.submit_to("q", "w cpu=1");
     runtime_class(&mut scene, "w", "kata");
-    scene.change("w", |workload| workload.spec.pod_sets[0].template.0["spec"]["overhead"] = own);
+    scene.change("w", |workload| workload.spec.pod_sets[0].template.0["spec"]["overhead"] = pod_overhead);
 
     assert_eq!(scene.run(), ["w"]);
     assert_eq!(charged(&scene, "w"), expected);
@@ -239,9 +244,9 @@ fn b21_the_overhead_of_a_runtime_class_is_charged(
 
 /// Integration "Should sync the resource requests with the new overhead": 1+2 and 1+1 of 5.
 #[rstest]
-#[case::smaller(|scene: &mut Scene| scene.put_runtime_class("kata", json!({"cpu": "1"})), "2")]
-#[case::gone(|scene: &mut Scene| scene.delete_runtime_class("kata"), "1")]
-fn b21_an_overhead_that_is_lowered_lets_in_who_waits(#[case] lower: fn(&mut Scene), #[case] expected: &str) {
+#[case::overhead_is_lowered(|scene: &mut Scene| scene.put_runtime_class("kata", json!({"cpu": "1"})), "2")]
+#[case::class_is_deleted(|scene: &mut Scene| scene.delete_runtime_class("kata"), "1")]
+fn b21_lowered_overhead_admits_pending_workload(#[case] lower: fn(&mut Scene), #[case] expected: &str) {
     let mut scene = small();
     scene.put_runtime_class("kata", json!({"cpu": "2"}));
     scene.submit_to("q", "one cpu=1; two cpu=1 t=1001");
@@ -256,9 +261,10 @@ fn b21_an_overhead_that_is_lowered_lets_in_who_waits(#[case] lower: fn(&mut Scen
     assert_eq!([charged(&scene, "one"), charged(&scene, "two")], ["3", expected]);
 }
 
-/// A limit on the pod counts what it requests, not what its class adds: the API server judges so.
+/// A Pod limit applies to the requests without the overhead of the RuntimeClass, as in the API
+/// server.
 #[test]
-fn an_overhead_is_outside_of_bounds() {
+fn overhead_is_not_subject_to_limit_range() {
     let mut scene = small();
     scene.put_runtime_class("kata", json!({"cpu": "1"}));
     scene.put_limit_range("limits", json!([{"type": "Pod", "max": {"cpu": "2"}}]));

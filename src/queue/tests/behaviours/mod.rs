@@ -1,5 +1,6 @@
-//! What people count on from Kueue, by subject: each test names its behaviour (`b03_…`) in the list of behaviours that are
-//! to be the same, or the case of Kueue's own tables (v0.19.2 `pkg/scheduler`) whose situation and numbers it takes.
+//! Behavior that Sluice shares with Kueue, by subject. Each test names its behavior in the
+//! compatibility list (`b03_…`), or the case of Kueue's table tests (v0.19.2 `pkg/scheduler`) whose
+//! situation and numbers it uses.
 
 mod admission;
 mod classical;

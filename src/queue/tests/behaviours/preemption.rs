@@ -1,5 +1,6 @@
-//! Evictions from the first cycle to the admission that they are for. B26–B32, B34, and the cases on several preemptors of
-//! Kueue's table on scheduling (`pkg/scheduler/scheduler_test.go`, `TestSchedule`).
+//! Preemption from the first cycle to the admission of the preemptor. B26–B32, B34, and the cases
+//! with several preemptors of Kueue's table on scheduling (`pkg/scheduler/scheduler_test.go`,
+//! `TestSchedule`).
 
 use rstest::rstest;
 
@@ -10,17 +11,17 @@ fn newest_first() -> Scene {
     Scene::new().queues([queue("q").has("cpu=4").within("LowerOrNewerEqualPriority")])
 }
 
-/// Three queues of 2 each; the second reclaims nothing.
+/// Returns three queues of 2 CPUs each; the second reclaims nothing.
 fn three() -> Scene {
     let member = |name: &str| queue(name).within_cohort("all").has("cpu=2");
     let taking = |name: &str| member(name).within("LowerPriority").reclaim("Any");
     Scene::new().queues([taking("alpha"), member("beta"), taking("gamma")])
 }
 
-/// Integration "Should not deadlock the preempting workloads": an admission that is being written is not crossed by an
-/// eviction; the eviction follows once the admission is seen.
+/// Integration "Should not deadlock the preempting workloads": a workload whose admission is in
+/// flight is evicted only once the admission is observed.
 #[test]
-fn b26_an_admission_that_is_still_being_written_is_not_evicted_until_it_is_seen() {
+fn b26_workload_with_unobserved_admission_is_not_evicted() {
     let queue = queue("q").has("cpu=1").within("LowerPriority");
     let mut scene = Scene::new().queues([queue]).waits("q", "w1 cpu=1 p=-10");
     assert_eq!(scene.decide().admitted, ["w1@default"]);
@@ -31,10 +32,11 @@ fn b26_an_admission_that_is_still_being_written_is_not_evicted_until_it_is_seen(
     assert!(scene.is_true("w2", "Admitted") && !scene.is_true("w1", "Admitted"));
 }
 
-/// Integration "Should preempt all necessary workloads in concurrent scheduling with different priorities". In Kueue the
-/// second preemptor finds its victim when the first is through; here it sees at once what the first leaves it.
+/// Integration "Should preempt all necessary workloads in concurrent scheduling with different
+/// priorities". In Kueue the second preemptor selects its target when the first is admitted; here
+/// in the same cycle.
 #[test]
-fn b26_two_preemptors_that_need_the_same_victim_find_one_each() {
+fn b26_two_preemptors_with_overlapping_candidates_get_one_target_each() {
     let mut scene = three()
         .holds("beta", "beta-mid cpu=3; beta-high cpu=3 p=1")
         .waits("alpha", "alpha-mid cpu=2")
@@ -48,7 +50,7 @@ fn b26_two_preemptors_that_need_the_same_victim_find_one_each() {
 
 /// Integration "… with the same priority (RecomputeAssignmentUponPreemptionTargetsOverlap=true)".
 #[test]
-fn b26_two_preemptors_evict_two_of_three_alike() {
+fn b26_two_preemptors_evict_two_of_three_equal_workloads() {
     let mut scene =
         three().holds("beta", "b0 cpu=2; b1 cpu=2; b2 cpu=2").waits("alpha", "a cpu=2").waits("gamma", "g cpu=2");
 
@@ -61,7 +63,7 @@ fn b26_two_preemptors_evict_two_of_three_alike() {
 
 /// Integration "Should preempt Workloads with lower priority when there is not enough quota".
 #[test]
-fn b27_the_lower_priority_gives_way_and_comes_back_by_its_age() {
+fn b27_lower_priority_is_preempted_and_readmitted_by_age() {
     let mut scene =
         newest_first().waits("q", "low1 cpu=1 p=-1 t=1; low2 cpu=1 p=-1 t=2; mid cpu=1 t=3; high1 cpu=1 p=1 t=4");
     scene.run();
@@ -72,12 +74,13 @@ fn b27_the_lower_priority_gives_way_and_comes_back_by_its_age() {
     assert_eq!(scene.decide().evicted, ["low1 InClusterQueue", "low2 InClusterQueue"]);
     assert_eq!(scene.settle(), ["high2"]);
     scene.finish("high2");
-    assert_eq!(scene.run(), ["low1", "low2"], "not low3, which is younger");
+    assert_eq!(scene.run(), ["low1", "low2"], "low3 is younger and stays pending");
 }
 
-/// Integration "Should preempt newer Workloads with the same priority when there is not enough quota".
+/// Integration "Should preempt newer Workloads with the same priority when there is not enough
+/// quota".
 #[test]
-fn b28_the_newest_of_equal_priority_gives_way_to_an_older_one() {
+fn b28_newest_of_equal_priority_is_preempted_by_an_older_one() {
     let mut scene = newest_first().waits("q", "w1 cpu=1 t=1; w2 cpu=1 t=2");
     scene.run();
     scene.submit_to("q", "w3 cpu=3 t=3");
@@ -93,7 +96,7 @@ fn b28_the_newest_of_equal_priority_gives_way_to_an_older_one() {
 
 /// Integration "Should issue preemption exactly once for each preempted workload".
 #[test]
-fn b29_each_victim_is_evicted_once_for_each_time_that_it_has_to_go() {
+fn b29_each_target_is_evicted_exactly_once_per_preemption() {
     let low: Vec<String> = (1..=8).map(|number| format!("low{number} cpu=500m p=10")).collect();
     let mut scene = newest_first().waits("q", &low.join("; "));
     scene.run();
@@ -116,9 +119,10 @@ fn b29_each_victim_is_evicted_once_for_each_time_that_it_has_to_go() {
     }
 }
 
-/// Integration "Should include job UID in preemption condition when the label is set", and the paths of the case after it.
+/// Integration "Should include job UID in preemption condition when the label is set", and the
+/// paths of the case after it.
 #[test]
-fn b30_a_victim_says_who_took_its_place_and_by_which_right() {
+fn b30_preempted_condition_names_preemptor_and_reason() {
     let mut scene = three().holds("alpha", "alpha-low cpu=1 p=-1").holds("beta", "beta-mid cpu=1; beta-high cpu=4 p=1");
     let mut workload = scene.workload("alpha-mid", &[("main", 1, serde_json::json!({"cpu": "2"}))]);
     workload.spec.queue_name = Some("alpha".into());
@@ -136,15 +140,16 @@ fn b30_a_victim_says_who_took_its_place_and_by_which_right() {
     assert_eq!(scene.settle(), ["alpha-mid"]);
 
     scene.finish("alpha-mid");
-    let mut back = scene.run();
-    back.sort();
-    assert_eq!(back, ["alpha-low", "beta-mid"]);
+    let mut readmitted = scene.run();
+    readmitted.sort();
+    assert_eq!(readmitted, ["alpha-low", "beta-mid"]);
     assert!(!scene.is_true("beta-mid", "Preempted"));
 }
 
-/// Integration "Should not preempt Workloads in the cohort, if the ClusterQueue requires borrowing".
+/// Integration "Should not preempt Workloads in the cohort, if the ClusterQueue requires
+/// borrowing".
 #[test]
-fn b31_who_would_borrow_takes_nothing_from_others() {
+fn b31_borrowing_workload_does_not_reclaim() {
     let mut scene = three().holds("alpha", "a1 cpu=2 p=1").holds("beta", "b cpu=4 p=-1").waits("alpha", "a2 cpu=2 p=1");
 
     assert_eq!(scene.decide().evicted, [""; 0]);
@@ -153,7 +158,7 @@ fn b31_who_would_borrow_takes_nothing_from_others() {
 
 /// Integration "workloads in guaranteed cq should have preferential access to the resources".
 #[test]
-fn b32_a_guaranteed_queue_takes_back_from_a_borrower_of_higher_priority() {
+fn b32_guaranteed_queue_reclaims_from_borrower_of_higher_priority() {
     let taking =
         |name: &str, of: &str| queue(name).within_cohort(of).has("cpu=0").within("LowerPriority").reclaim("Any");
     let mut scene = Scene::new()
@@ -167,10 +172,10 @@ fn b32_a_guaranteed_queue_takes_back_from_a_borrower_of_higher_priority() {
     assert_eq!(scene.settle(), ["owner"]);
 }
 
-/// Integration "Should prevent other workloads from stealing quota when a preemptor is waiting for multiple evictions", where
-/// the thief would borrow too.
+/// Integration "Should prevent other workloads from stealing quota when a preemptor is waiting for
+/// multiple evictions", where the other workload would borrow too.
 #[test]
-fn b34_pieces_that_come_free_are_kept_for_the_preemptor() {
+fn b34_partially_released_quota_stays_reserved_for_preemptor() {
     let member = |name: &str, quota: &str, reclaim: &str| {
         queue(name).within_cohort("all").has(quota).within("LowerPriority").reclaim(reclaim).while_borrowing(None)
     };
@@ -186,7 +191,7 @@ fn b34_pieces_that_come_free_are_kept_for_the_preemptor() {
     scene.run();
 
     scene.release("wb");
-    assert_eq!(scene.run(), [""; 0], "three of four are free, and kept");
+    assert_eq!(scene.run(), [""; 0], "three of four CPUs are released and reserved for the preemptor");
     assert_eq!(scene.says("preemptor", "QuotaReserved").0, "WaitingForPreemptedWorkloads");
     scene.release("wa");
     assert_eq!(scene.run(), ["preemptor"]);
@@ -194,7 +199,7 @@ fn b34_pieces_that_come_free_are_kept_for_the_preemptor() {
 
 /// Integration "Should reclaim from cohort even if another CQ has pending workloads".
 #[test]
-fn a_strict_queue_reclaims_its_own_while_another_waits_to_borrow() {
+fn strict_queue_reclaims_while_another_queue_waits_to_borrow() {
     let member =
         |name: &str| queue(name).within_cohort("all").has("cpu=2").within("LowerPriority").reclaim("Any").strict();
     let mut scene = Scene::new().queues([member("alpha"), member("beta")]).waits("alpha", "all cpu=4 p=1");
@@ -208,9 +213,9 @@ fn a_strict_queue_reclaims_its_own_while_another_waits_to_borrow() {
     assert!(!scene.is_true("all", "Admitted"));
 }
 
-/// Integration "should allow preempting workloads while borrowing", of a quota that most is shared of.
+/// Integration "should allow preempting workloads while borrowing", from a mostly shared quota.
 #[test]
-fn b43_a_borrower_of_a_shared_quota_gives_way_and_goes_on_in_the_fallback() {
+fn b43_preempted_borrower_is_readmitted_in_fallback_flavor() {
     let member = |name: &str, threshold: Option<i32>| {
         let queue = queue(name).within_cohort("all").quota("one", "cpu=1+10").quota("fallback", "cpu=10+0");
         queue.reclaim("LowerPriority").while_borrowing(threshold).fungible("MayStopSearch", "MayStopSearch")
@@ -233,7 +238,7 @@ fn b43_a_borrower_of_a_shared_quota_gives_way_and_goes_on_in_the_fallback() {
 
 /// Integration "should allow preempting workloads while borrowing", with a threshold above all.
 #[test]
-fn b43_a_queue_that_borrows_already_takes_from_a_lower_priority() {
+fn b43_borrowing_queue_preempts_lower_priority() {
     let member =
         |name: &str, quota: &str| queue(name).within_cohort("all").has(quota).within("LowerPriority").reclaim("Any");
     let mut scene = Scene::new()
@@ -248,7 +253,7 @@ fn b43_a_queue_that_borrows_already_takes_from_a_lower_priority() {
 
 /// Integration "Should be able to preempt when lending limit enabled".
 #[test]
-fn what_was_lent_within_a_limit_is_taken_back() {
+fn quota_lent_within_lending_limit_is_reclaimed() {
     let mut scene = Scene::new()
         .queues([
             queue("prod").within_cohort("all").has("cpu=5-4").reclaim("Any"),
@@ -262,15 +267,16 @@ fn what_was_lent_within_a_limit_is_taken_back() {
     assert_eq!(scene.settle(), ["w3"]);
 }
 
-/// Integration "Should retry on failed preemptions": an eviction that was not written is asked for again.
+/// Integration "Should retry on failed preemptions": an eviction that was not written stays
+/// pending.
 #[test]
-fn an_eviction_that_could_not_be_written_stays_wanted() {
+fn unwritten_eviction_stays_pending() {
     let mut scene = newest_first().waits("q", "low cpu=3 p=-1");
     scene.run();
     scene.submit_to("q", "high cpu=3 p=1");
     assert_eq!(scene.decide().evicted, ["low InClusterQueue"]);
 
-    assert_eq!(scene.decide().evicted, [""; 0], "it was said, and nothing changed");
+    assert_eq!(scene.decide().evicted, [""; 0], "an unchanged decision is not repeated");
     assert_eq!(scene.settle(), ["high"]);
 }
 
@@ -296,35 +302,35 @@ fn reclaiming() -> Scene {
 
 #[rstest]
 // "preempt workloads in ClusterQueue and cohort".
-#[case::own_ones_and_borrowers(
+#[case::within_queue_and_borrowers(
     company().holds("alpha", "spot cpu=100@spot; borrower cpu=60@on-demand").holds("beta", "low1 cpu=30@on-demand p=-1; low2 cpu=10@on-demand p=-2")
         .waits("beta", "in cpu=20"),
     &[], &["borrower InCohortReclamation", "low2 InClusterQueue"])]
 // "multiple CQs need preemption".
-#[case::while_another_waits_that_can_evict_nobody(
+#[case::other_pending_workload_has_no_candidates(
     other().holds("alpha", "all cpu=100").waits("alpha", "pending cpu=1 p=1").waits("beta", "in cpu=1 p=-1"),
     &[], &["all InCohortReclamation"])]
 // "A workload is only eligible to do preemptions if it fits fully within nominal quota".
-#[case::only_within_nominal_quota(
+#[case::preemptor_must_fit_within_nominal_quota(
     reclaiming().holds("alpha", "a1 cpu=1 p=-1").holds("beta", "b1 cpu=1 p=-1").waits("alpha", "in cpu=3 p=1"), &[], &[])]
 // "multiple preemptions without borrowing".
-#[case::each_queue_its_own(
+#[case::each_queue_preempts_within_itself(
     two_of_two(|queue| queue).holds("alpha", "a1 cpu=2").holds("beta", "b1 cpu=2").waits("alpha", "pa cpu=2 p=100").waits("beta", "pb cpu=2 p=100"),
     &[], &["a1 InClusterQueue", "b1 InClusterQueue"])]
 // "multiple preemptions preemption possible after earlier workload fits".
-#[case::after_one_that_fits(
+#[case::preemption_after_an_admission(
     one_and_two().holds("beta", "b1 cpu=2").waits("alpha", "fits cpu=1 p=100").waits("beta", "in cpu=2 p=99"),
     &["fits@default"], &["b1 InClusterQueue"])]
 // "multiple preemptions skip preemption when shared limited resource".
-#[case::not_for_one_that_would_not_fit_after_the_first(
+#[case::second_preemptor_does_not_fit_after_the_first(
     two_of_two(|queue| queue.while_borrowing(None)).queues([queue("bank").within_cohort("other").has("cpu=1")])
         .holds("alpha", "a1 cpu=2").holds("beta", "b1 cpu=2").waits("alpha", "pa cpu=3 p=100").waits("beta", "pb cpu=3 p=99"),
     &[], &["a1 InClusterQueue"])]
 // "preempt when workload requests zero of a resource not defined in ClusterQueue".
-#[case::with_nothing_asked_of_a_resource_that_is_not_listed(
+#[case::zero_request_for_uncovered_resource(
     Scene::new().queues([queue("q").has("cpu=4").within("LowerPriority")]).holds("q", "low cpu=4 p=-1").waits("q", "in cpu=2 gpu=0"),
     &[], &["low InClusterQueue"])]
-fn b26_preemptors_of_one_cycle_do_not_spoil_each_other(
+fn b26_preemptors_in_one_cycle_do_not_conflict(
     #[case] mut scene: Scene,
     #[case] admitted: &[&str],
     #[case] evicted: &[&str],
@@ -336,8 +342,8 @@ fn b26_preemptors_of_one_cycle_do_not_spoil_each_other(
 }
 
 #[test]
-fn a_preemptor_gets_the_flavor_that_others_were_evicted_for() {
-    // Given one for whom room is being made in the second flavor.
+fn preemptor_is_admitted_to_the_flavor_it_preempted_in() {
+    // Given a preemptor with a capacity reservation in the second flavor.
     let mut scene = Scene::new()
         .queues([queue("q").quota("on-demand", "cpu=2").quota("spot", "cpu=2").within("LowerPriority")])
         .holds("q", "high cpu=2@on-demand p=1; low cpu=2@spot p=-1")
@@ -345,10 +351,10 @@ fn a_preemptor_gets_the_flavor_that_others_were_evicted_for() {
     scene.run();
     assert_eq!(scene.going(), ["low"]);
 
-    // When the first flavor becomes free meanwhile.
+    // When the first flavor becomes available before the eviction finishes.
     scene.finish("high");
 
-    // Then it gets the room that was made, and who was evicted gets the other.
+    // Then the preemptor gets its reservation, and the evicted workload gets the other flavor.
     assert_eq!(scene.settle(), ["middle", "low"]);
     assert_eq!((scene.place_of("middle"), scene.place_of("low")), ("spot".to_owned(), "on-demand".to_owned()));
 }

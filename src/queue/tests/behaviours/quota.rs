@@ -1,5 +1,5 @@
-//! What may be borrowed and lent, and what becomes of it when the tree changes. B1–B12, and the cases on borrowing of
-//! Kueue's table on scheduling (`pkg/scheduler/scheduler_test.go`, `TestSchedule`).
+//! Borrowing and lending, also when the tree changes. B1–B12, and the cases on borrowing of Kueue's
+//! table on scheduling (`pkg/scheduler/scheduler_test.go`, `TestSchedule`).
 
 use rstest::rstest;
 use serde_json::json;
@@ -8,7 +8,7 @@ use super::scene::{Scene, cohort, company, queue};
 
 /// Integration "Should admit workloads using borrowed ClusterQueue".
 #[test]
-fn b01_a_new_member_of_the_cohort_lends_what_was_missing() {
+fn b01_new_queue_in_cohort_lends_missing_quota() {
     let prod = queue("prod").within_cohort("all").quota("spot", "cpu=5+0").quota("on-demand", "cpu=5");
     let mut scene = Scene::new().queues([prod]).waits("prod", "wl cpu=10");
     assert_eq!(scene.run(), [""; 0]);
@@ -16,12 +16,12 @@ fn b01_a_new_member_of_the_cohort_lends_what_was_missing() {
     scene.put_queue(queue("fallback").within_cohort("all").quota("spot", "cpu=5").quota("on-demand", "cpu=5"));
 
     assert_eq!(scene.run(), ["wl"]);
-    assert_eq!(scene.place_of("wl"), "on-demand", "the limit keeps it from borrowing spot");
+    assert_eq!(scene.place_of("wl"), "on-demand", "the borrowingLimit excludes spot");
 }
 
 /// Integration "Should schedule workloads borrowing quota from ClusterQueues in the same Cohort".
 #[test]
-fn b02_two_queues_borrow_from_a_third_at_once() {
+fn b02_two_queues_borrow_from_a_third_simultaneously() {
     let member = |name: &str| queue(name).within_cohort("all").has("cpu=5+10");
     let mut scene =
         Scene::new().queues([member("prod"), member("dev")]).waits("prod", "w1 cpu=11").waits("dev", "w2 cpu=11");
@@ -36,7 +36,7 @@ fn b02_two_queues_borrow_from_a_third_at_once() {
 
 /// Integration "Should start workloads that are under min quota before borrowing".
 #[test]
-fn b03_a_workload_within_nominal_quota_wins_over_an_older_borrower() {
+fn b03_workload_within_nominal_quota_precedes_an_older_borrower() {
     let member = |name: &str, quota: &str| queue(name).within_cohort("all").has(quota).strict();
     let mut scene = Scene::new().queues([member("prod", "cpu=2"), member("dev", "cpu=0")]).waits("prod", "p1 cpu=2");
     assert_eq!(scene.run(), ["p1"]);
@@ -51,7 +51,7 @@ fn b03_a_workload_within_nominal_quota_wins_over_an_older_borrower() {
 
 /// Integration "Should admit workloads after updating lending limit", and the case before it.
 #[test]
-fn b07_a_lender_that_lends_more_admits_the_borrower_without_further_ado() {
+fn b07_raised_lending_limit_admits_borrower() {
     let member = |name: &str, quota: &str| queue(name).within_cohort("all").has(quota);
     let queues = [member("prod", "cpu=5-0"), member("dev", "cpu=5-0")];
     let mut scene = Scene::new().queues(queues).waits("prod", "w1 cpu=5; w2 cpu=5 t=1001");
@@ -63,7 +63,7 @@ fn b07_a_lender_that_lends_more_admits_the_borrower_without_further_ado() {
 }
 
 #[test]
-fn what_a_member_does_not_lend_is_its_own_and_what_others_lend_comes_on_top() {
+fn queue_uses_quota_above_its_lending_limit_and_borrowed_quota() {
     let member = |name: &str, quota: &str| queue(name).within_cohort("all").has(quota);
     let mut scene = Scene::new().queues([member("prod", "cpu=5-1")]).waits("prod", "wl cpu=9");
     assert_eq!(scene.run(), [""; 0]);
@@ -75,7 +75,7 @@ fn what_a_member_does_not_lend_is_its_own_and_what_others_lend_comes_on_top() {
 
 /// Integration "Should admit only up to the lendingLimit of sibling cohort".
 #[test]
-fn b08_a_sibling_cohort_lends_up_to_its_limit() {
+fn b08_sibling_cohort_lends_up_to_its_limit() {
     let mut scene = Scene::new()
         .cohorts([
             cohort("root").has("cpu=0"),
@@ -92,19 +92,19 @@ fn b08_a_sibling_cohort_lends_up_to_its_limit() {
 #[rstest]
 #[case::production("production", &["w1", "w2", "w3"])]
 #[case::research("research", &["w1", "w2"])]
-fn b09_a_cohort_that_may_not_borrow_stays_within_its_own(#[case] who: &str, #[case] admitted: &[&str]) {
+fn b09_cohort_with_zero_borrowing_limit_stays_within_its_quota(#[case] queue_name: &str, #[case] admitted: &[&str]) {
     let mut scene = Scene::new()
         .cohorts([cohort("root").has("cpu=0"), cohort("research-c").under("root").has("cpu=0+0")])
         .cohorts([cohort("production-c").under("root").has("cpu=0")])
         .queues(["research", "production"].map(|name| queue(name).within_cohort(&format!("{name}-c")).has("cpu=1")))
-        .waits(who, "w1 cpu=500m t=1; w2 cpu=500m t=2; w3 cpu=500m t=3");
+        .waits(queue_name, "w1 cpu=500m t=1; w2 cpu=500m t=2; w3 cpu=500m t=3");
 
     assert_eq!(scene.run(), admitted);
 }
 
 /// Integration "should allow burst queue to borrow idle capacity while orgs stay isolated".
 #[test]
-fn b09_a_queue_beside_isolated_cohorts_borrows_what_they_leave_idle() {
+fn b09_queue_borrows_idle_quota_of_isolated_sibling_cohorts() {
     let isolated = |name: &str| cohort(name).under("root").has("cpu=0+0");
     let mut scene = Scene::new()
         .cohorts([cohort("root").has("cpu=0"), isolated("org-a"), isolated("org-b")])
@@ -120,7 +120,7 @@ fn b09_a_queue_beside_isolated_cohorts_borrows_what_they_leave_idle() {
 
 /// Integration "Long distance resource allows workload to be scheduled".
 #[test]
-fn b10_quota_at_the_end_of_another_branch_can_be_had() {
+fn b10_quota_of_a_distant_cohort_can_be_borrowed() {
     let mut scene = Scene::new()
         .cohorts([cohort("left").under("root"), cohort("right").under("root")])
         .queues([queue("cq").within_cohort("left").has("cpu=0")])
@@ -134,7 +134,7 @@ fn b10_quota_at_the_end_of_another_branch_can_be_had() {
 
 /// Integration "Should admit overflow workload after reparenting child cohort to a larger root".
 #[test]
-fn b11_a_cohort_that_moves_below_a_larger_root_admits_what_was_too_much() {
+fn b11_cohort_moved_below_a_larger_root_admits_pending_workload() {
     let mut scene = Scene::new()
         .cohorts([cohort("root-a").has("cpu=1"), cohort("root-b").has("cpu=2"), cohort("child").under("root-a")])
         .queues([queue("cq").within_cohort("child").has("cpu=0")])
@@ -148,7 +148,7 @@ fn b11_a_cohort_that_moves_below_a_larger_root_admits_what_was_too_much() {
 
 /// Integration "Should not admit from stale subtree quota after deleting sibling cohort".
 #[test]
-fn b12_quota_below_a_deleted_cohort_is_no_longer_lent() {
+fn b12_quota_below_a_deleted_cohort_is_not_lent() {
     let mut scene = Scene::new()
         .cohorts([
             cohort("root"),
@@ -168,7 +168,7 @@ fn b12_quota_below_a_deleted_cohort_is_no_longer_lent() {
 
 /// Integration "Should not allow borrowing through deleted mid-tree cohort".
 #[test]
-fn b12_nothing_is_borrowed_through_a_deleted_cohort_and_who_runs_goes_on() {
+fn b12_deleted_cohort_stops_borrowing_but_not_running_workloads() {
     let mut scene = Scene::new()
         .cohorts([cohort("root").has("cpu=2"), cohort("mid").under("root").has("cpu=2")])
         .queues([queue("cq").within_cohort("mid").has("cpu=1")])
@@ -184,7 +184,7 @@ fn b12_nothing_is_borrowed_through_a_deleted_cohort_and_who_runs_goes_on() {
 
 /// Integration "Should prevent incorrect admission through borrowing after ClusterQueue deletion".
 #[test]
-fn b12_a_deleted_lender_lends_nothing() {
+fn b12_deleted_cluster_queue_lends_nothing() {
     let member = |name: &str, quota: &str| queue(name).within_cohort("all").has(quota);
     let mut scene = Scene::new().queues([member("lender", "cpu=8"), member("borrower", "cpu=0")]);
     scene.delete_queue("lender");
@@ -195,7 +195,7 @@ fn b12_a_deleted_lender_lends_nothing() {
 
 /// Integration "Should admit workload using resources borrowed from cohort".
 #[test]
-fn a_cohort_lends_quota_of_its_own() {
+fn cohort_lends_its_own_quota() {
     let queue = queue("cq").within_cohort("c").quota("on-demand", "cpu=0");
     let mut scene = Scene::new().queues([queue]).waits("cq", "wl cpu=10");
     assert_eq!(scene.run(), [""; 0]);
@@ -209,7 +209,7 @@ fn a_cohort_lends_quota_of_its_own() {
 
 /// Integration "Should admit workload when cq switches into cohort with capacity".
 #[test]
-fn a_queue_that_moves_to_a_richer_cohort_admits_who_waits() {
+fn queue_moved_to_a_larger_cohort_admits_pending_workload() {
     let cq = |cohort: &str| queue("cq").within_cohort(cohort).has("cpu=0");
     let mut scene = Scene::new().queues([cq("poor")]).cohorts([cohort("rich").has("cpu=10")]).waits("cq", "wl cpu=10");
     assert_eq!(scene.run(), [""; 0]);
@@ -219,9 +219,9 @@ fn a_queue_that_moves_to_a_richer_cohort_admits_who_waits() {
     assert_eq!(scene.run(), ["wl"]);
 }
 
-/// A cycle of Cohorts makes inactive what is below it; who holds quota goes on.
+/// A cycle of Cohorts makes the queues below it inactive; admitted workloads keep running.
 #[test]
-fn a_cycle_of_cohorts_admits_nothing_until_it_is_broken() {
+fn cohort_cycle_admits_nothing_until_it_is_broken() {
     let mut scene = Scene::new()
         .cohorts([cohort("one").under("two").has("cpu=4"), cohort("two").under("one")])
         .queues([queue("cq").within_cohort("one").has("cpu=1")])
@@ -254,38 +254,39 @@ fn three_with_two_resources() -> Scene {
 
 #[rstest]
 // "admit in different cohorts".
-#[case::trees_do_not_meet(company().waits("sales", "s cpu=1").waits("alpha", "a n=51 cpu=1"), &["s@default", "a@on-demand"])]
+#[case::separate_cohorts(company().waits("sales", "s cpu=1").waits("alpha", "a n=51 cpu=1"), &["s@default", "a@on-demand"])]
 // "admit in same cohort with no borrowing".
-#[case::each_within_its_own(
+#[case::no_borrowing(
     company().waits("alpha", "a n=40 cpu=1").waits("beta", "b n=40 cpu=1"), &["a@on-demand", "b@on-demand"])]
 // "can borrow if cohort was assigned and will not result in overadmission".
-#[case::all_that_is_left(company().waits("alpha", "a n=45 cpu=1").waits("beta", "b n=55 cpu=1"), &["a@on-demand", "b@on-demand"])]
-// "cannot borrow if cohort was assigned and would result in overadmission": in Kueue the second is skipped and looks for
-// another flavor in the next cycle; here it does at once.
-#[case::b39_what_is_left_is_not_enough(
+#[case::borrows_all_available_quota(company().waits("alpha", "a n=45 cpu=1").waits("beta", "b n=55 cpu=1"), &["a@on-demand", "b@on-demand"])]
+// "cannot borrow if cohort was assigned and would result in overadmission": in Kueue the second is
+// skipped and gets another flavor in the next cycle; here in the same one.
+#[case::b39_available_quota_is_not_enough(
     company().waits("alpha", "a n=45 cpu=1").waits("beta", "b n=56 cpu=1"), &["a@on-demand", "b@spot"])]
 // "can borrow if needs reclaim from cohort in different flavor".
-#[case::while_another_waits_for_another_flavor(
+#[case::another_waits_to_reclaim_a_different_flavor(
     company().holds("beta", "od cpu=50@on-demand; sp cpu=1@spot").waits("alpha", "large cpu=100").waits("beta", "small cpu=1"),
     &["small@on-demand"])]
 // "workload exceeds lending limit when borrow in cohort".
-#[case::no_more_than_is_lent(lenders("cpu=3-2").holds("b", "held cpu=2").waits("b", "more cpu=3"), &[])]
-// "hierarchical cohort respects lending limit when borrowing", "… allows borrowing up to lending limit".
-#[case::no_more_than_is_lent_below_a_root(below_a_root("cpu=10-3").holds("borrower", "held cpu=5").waits("borrower", "more cpu=4"), &[])]
-#[case::all_that_is_lent_below_a_root(
+#[case::lending_limit_is_respected(lenders("cpu=3-2").holds("b", "held cpu=2").waits("b", "more cpu=3"), &[])]
+// "hierarchical cohort respects lending limit when borrowing", "… allows borrowing up to lending
+// limit".
+#[case::lending_limit_is_respected_below_a_root(below_a_root("cpu=10-3").holds("borrower", "held cpu=5").waits("borrower", "more cpu=4"), &[])]
+#[case::borrows_up_to_lending_limit_below_a_root(
     below_a_root("cpu=10-5").holds("borrower", "held cpu=5").waits("borrower", "more cpu=5"), &["more@default"])]
 // "two workloads can borrow …" twice, "only one workload can borrow …".
 #[case::b39_two_borrow_different_resources(
     three_with_two_resources().waits("q1", "w1 r1=16 p=-1").waits("q2", "w2 r2=16 p=-2"), &["w1@default", "w2@default"])]
 #[case::b39_two_borrow_the_same_resource(
     three_with_two_resources().waits("q1", "w1 r1=16 p=-1").waits("q2", "w2 r1=14 p=-2"), &["w1@default", "w2@default"])]
-#[case::b39_only_one_does_if_there_is_no_more(
+#[case::b39_only_one_borrows_if_quota_is_exhausted(
     three_with_two_resources().waits("q1", "w1 r1=16 p=-1").waits("q2", "w2 r1=16 p=-2"), &["w1@default"])]
 // "cannot borrow resource not listed in clusterQueue".
-#[case::a_resource_that_the_queue_does_not_list_is_not_borrowed(company().waits("alpha", "a gpu=1"), &[])]
+#[case::uncovered_resource_is_not_borrowed(company().waits("alpha", "a gpu=1"), &[])]
 // "not enough resources".
-#[case::more_than_there_is(company().waits("sales", "s cpu=100"), &[])]
-fn b39_what_is_free_is_given_out_once(#[case] mut scene: Scene, #[case] admitted: &[&str]) {
+#[case::request_exceeds_quota(company().waits("sales", "s cpu=100"), &[])]
+fn b39_available_quota_is_assigned_once(#[case] mut scene: Scene, #[case] admitted: &[&str]) {
     let decided = scene.decide();
 
     assert_eq!(decided.admitted, admitted);
@@ -294,7 +295,7 @@ fn b39_what_is_free_is_given_out_once(#[case] mut scene: Scene, #[case] admitted
 
 /// "no overadmission while borrowing".
 #[test]
-fn who_is_at_its_borrowing_limit_waits_and_the_others_borrow_on() {
+fn queue_at_its_borrowing_limit_waits_while_others_borrow() {
     let gamma = queue("gamma").within_cohort("eng").quota("on-demand", "cpu=50+10").quota("spot", "cpu=0+100");
     let mut scene = company()
         .queues([gamma.within("LowerPriority").reclaim("Any")])
@@ -311,7 +312,7 @@ fn who_is_at_its_borrowing_limit_waits_and_the_others_borrow_on() {
 
 /// B22: integration "shouldn't admit second workload on over admission".
 #[test]
-fn b22_a_queue_that_holds_more_than_it_has_left_admits_nothing_at_its_cost() {
+fn b22_overcommitted_queue_lends_no_quota() {
     let first = |quota: &str| queue("q1").within_cohort("c").has(quota);
     let mut scene = Scene::new()
         .queues([first("cpu=1 memory=1Gi"), queue("q2").within_cohort("c").has("cpu=2 memory=1Gi")])

@@ -1,4 +1,5 @@
-//! The reason of waiting that a workload is told: of all that stands in its way, what leaves the most hope. B57.
+//! Pending reason of a workload: of several causes, the one that is most likely to be resolved.
+//! B57.
 
 use rstest::rstest;
 use serde_json::json;
@@ -6,7 +7,8 @@ use serde_json::json;
 use super::scene::{Scene, queue};
 use sluice_api::kueue::names;
 
-/// Flavors whose nodes no pod of these tests tolerates begin with `tainted`.
+/// Returns a strict queue with two flavors; a flavor named `tainted…` has a taint that no pod
+/// tolerates.
 fn flavors(first: (&str, &str), second: (&str, &str)) -> Scene {
     let mut scene = Scene::new();
     for (flavor, _) in [first, second] {
@@ -16,7 +18,7 @@ fn flavors(first: (&str, &str), second: (&str, &str)) -> Scene {
     scene.queues([queue("q").quota(first.0, first.1).quota(second.0, second.1).strict()])
 }
 
-/// Half of the flavors are tainted; what a sibling has can be borrowed up to a limit.
+/// Returns a queue that borrows from a sibling up to a limit; one of its two flavors is tainted.
 fn beside(sibling: &str, limit: &str) -> Scene {
     let quota = format!("cpu=2+{limit}");
     let member = |name: &str, quota: &str| queue(name).within_cohort("c").quota("one", quota).quota("tainted", quota);
@@ -27,54 +29,55 @@ fn beside(sibling: &str, limit: &str) -> Scene {
 }
 
 #[rstest]
-// "insufficient capacity, cohort has available capacity (waiting for quota)", "exceeds cohort max capacity limits",
-// "exceeds borrowing limit but cohort has capacity", of the flavor assigner's table.
-#[case::others_hold_what_it_could_borrow(
+// "insufficient capacity, cohort has available capacity (waiting for quota)", "exceeds cohort max
+// capacity limits", "exceeds borrowing limit but cohort has capacity", of the flavor assigner's
+// table.
+#[case::borrowable_quota_is_used(
     beside("cpu=2", "2").holds("sibling", "held cpu=2@one").waits("q", "in cpu=3"), "WaitingForQuota")]
-#[case::the_cohort_has_not_that_much(beside("cpu=2", "2").waits("q", "in cpu=5"), "ExceedsMaxQuota")]
-#[case::the_limit_of_borrowing_is_lower(beside("cpu=5", "1").waits("q", "in cpu=4"), "ExceedsMaxQuota")]
+#[case::request_exceeds_cohort_quota(beside("cpu=2", "2").waits("q", "in cpu=5"), "ExceedsMaxQuota")]
+#[case::request_exceeds_borrowing_limit(beside("cpu=5", "1").waits("q", "in cpu=4"), "ExceedsMaxQuota")]
 // "flavors with mixed misconfiguration and insufficient quota".
-#[case::others_hold_what_it_could_have(
+#[case::matching_flavor_is_used(
     flavors(("tainted", "cpu=20"), ("on-demand", "cpu=15")).holds("q", "held cpu=10@on-demand").waits("q", "in cpu=10"), "WaitingForQuota")]
 // "flavors with mixed taint mismatch and exceeding limits".
-#[case::there_is_not_that_much(flavors(("tainted", "cpu=20"), ("on-demand", "cpu=5")).waits("q", "in cpu=10"), "ExceedsMaxQuota")]
+#[case::request_exceeds_matching_flavor(flavors(("tainted", "cpu=20"), ("on-demand", "cpu=5")).waits("q", "in cpu=10"), "ExceedsMaxQuota")]
 // "flavors are structurally incompatible".
-#[case::no_flavor_is_for_it(flavors(("tainted", "cpu=20"), ("tainted-2", "cpu=5")).waits("q", "in cpu=1"), "NoMatchingFlavor")]
+#[case::no_flavor_matches(flavors(("tainted", "cpu=20"), ("tainted-2", "cpu=5")).waits("q", "in cpu=1"), "NoMatchingFlavor")]
 // "cannot borrow resource not listed in clusterQueue".
-#[case::no_flavor_has_the_resource(flavors(("one", "cpu=20"), ("two", "cpu=5")).waits("q", "in gpu=1"), "NoMatchingFlavor")]
-#[case::the_first_could_be_had_and_the_second_never(
+#[case::resource_is_not_covered(flavors(("one", "cpu=20"), ("two", "cpu=5")).waits("q", "in gpu=1"), "NoMatchingFlavor")]
+#[case::first_flavor_is_used_and_second_too_small(
     flavors(("one", "cpu=10"), ("two", "cpu=5")).holds("q", "held cpu=10@one").waits("q", "in cpu=10"), "WaitingForQuota")]
-#[case::it_waits_for_an_eviction(
+#[case::evictions_are_in_progress(
     Scene::new().queues([queue("q").has("cpu=1").within("LowerPriority")]).holds("q", "held cpu=1 p=-1").waits("q", "in cpu=1"),
     "WaitingForPreemptedWorkloads")]
-fn b57_of_several_obstacles_the_most_hopeful_is_the_reason(#[case] mut scene: Scene, #[case] reason: &str) {
+fn b57_pending_reason_is_the_most_resolvable_cause(#[case] mut scene: Scene, #[case] reason: &str) {
     assert_eq!(scene.run(), [""; 0]);
 
     assert_eq!(scene.says("in", names::QUOTA_RESERVED).0, reason);
 }
 
-/// Two strict queues are full, and the first of each waits; another borrows, and a fourth may not.
+/// Two full strict queues, each with a pending head; a third queue may borrow and a fourth may not.
 #[rstest]
-#[case::of_others("borrower", "5 is reserved for team/w2 and 1 more;")]
-#[case::but_not_of_its_own("w2", "2 is reserved for team/w1;")]
-#[case::of_its_own_but_not("w1", "3 is reserved for team/w2;")]
-fn who_waits_is_told_of_what_is_kept_for_others(#[case] who: &str, #[case] expected: &str) {
+#[case::borrower("borrower", "5 is reserved for team/w2 and 1 more;")]
+#[case::head_of_second_queue("w2", "2 is reserved for team/w1;")]
+#[case::head_of_first_queue("w1", "3 is reserved for team/w2;")]
+fn pending_message_reports_quota_reserved_for_other_workloads(#[case] workload: &str, #[case] expected: &str) {
     let mut scene = kept_for_two();
 
     assert_eq!(scene.run(), [""; 0]);
 
-    let (_, why) = scene.says(who, names::QUOTA_RESERVED);
-    assert!(why.contains(expected), "{why}");
+    let (_, message) = scene.says(workload, names::QUOTA_RESERVED);
+    assert!(message.contains(expected), "{message}");
 }
 
 #[test]
-fn what_is_kept_where_it_could_not_borrow_anyway_is_nothing_to_it() {
+fn pending_message_omits_reservations_of_quota_it_cannot_borrow() {
     let mut scene = kept_for_two();
 
     assert_eq!(scene.run(), [""; 0]);
 
-    let (_, why) = scene.says("limited", names::QUOTA_RESERVED);
-    assert!(why.contains("limited by its borrowingLimit") && !why.contains("reserved"), "{why}");
+    let (_, message) = scene.says("limited", names::QUOTA_RESERVED);
+    assert!(message.contains("limited by its borrowingLimit") && !message.contains("reserved"), "{message}");
 }
 
 fn kept_for_two() -> Scene {
@@ -91,9 +94,10 @@ fn kept_for_two() -> Scene {
         .waits("l", "limited cpu=1")
 }
 
-/// "workload should not fit in nonexistent clusterQueue", "… in clusterQueue with nonexistent flavor".
+/// "workload should not fit in nonexistent clusterQueue", "… in clusterQueue with nonexistent
+/// flavor".
 #[test]
-fn b57_a_queue_that_is_missing_or_wrong_is_the_reason() {
+fn b57_missing_or_misconfigured_queue_is_the_pending_reason() {
     let mut scene = Scene::new().queues([queue("q").quota("gone", "cpu=50")]);
     scene.engine.observe(super::super::fixture::at(1000), &crate::Input::ResourceFlavorDeleted("gone"));
     scene.put_local_queue("orphan", json!({"clusterQueue": "nowhere"}));

@@ -1,4 +1,4 @@
-//! A cluster in few words (`words.rs`), and what one cycle of decisions makes of it.
+//! Test clusters in compact notation (`words.rs`), and the decisions of one cycle.
 
 use std::ops::{Deref, DerefMut};
 
@@ -12,22 +12,22 @@ use crate::{Decision, EvictionReason, Input, ObjectKey, Scheduler, Settings};
 use sluice_api::condition;
 use sluice_api::kueue::{Admission, Workload, names};
 
-/// When everything happens that does not say otherwise, in seconds.
+/// Default time, in seconds since the Unix epoch.
 const NOW: i64 = 1000;
 
-/// Rounds of evictions after which there will always be more.
+/// Limit of eviction rounds for detecting endless preemption.
 const MANY_EVICTIONS: usize = 50;
 
-/// What one cycle decided.
+/// Admissions and evictions of one cycle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Decided {
-    /// Who is admitted and where, in order: `name@flavor`; see [`place`].
+    /// Admissions in order, as `name@flavor`; see [`place`].
     pub(super) admitted: Vec<String>,
-    /// Who has to go and by which right, by name: `name InClusterQueue`.
+    /// Evictions with their reasons, sorted by name: `name InClusterQueue`.
     pub(super) evicted: Vec<String>,
 }
 
-/// A cluster whose ClusterQueues have a LocalQueue each, of the same name.
+/// Cluster in which each ClusterQueue has a LocalQueue of the same name.
 #[derive(Debug, Clone)]
 pub(super) struct Scene {
     cluster: Cluster,
@@ -59,19 +59,19 @@ impl Scene {
         Self { cluster }
     }
 
-    /// The same objects, told to an engine with other settings.
+    /// Restarts the scheduler with other settings.
     pub(super) fn under(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self.restart();
         self
     }
 
-    /// Under fair sharing.
+    /// Creates an empty cluster with fair sharing.
     pub(super) fn fair() -> Self {
         Self::with(Settings { fair_sharing: Some(FairSharing::default()), ..Settings::default() })
     }
 
-    /// Under fair sharing with one rule of preemption.
+    /// Creates an empty cluster with fair sharing and one preemption strategy.
     pub(super) fn fair_by(strategy: PreemptionStrategy) -> Self {
         let rules = FairSharing { strategies: vec![strategy] };
         Self::with(Settings { fair_sharing: Some(rules), ..Settings::default() })
@@ -102,7 +102,7 @@ impl Scene {
         self.engine.observe(now, &Input::ClusterQueueDeleted(name));
     }
 
-    /// Creates a workload in another namespace, where every LocalQueue has its namesake.
+    /// Creates a workload in another namespace, with a LocalQueue of the same name.
     pub(super) fn put_elsewhere(&mut self, namespace: &str, mut workload: Workload) {
         let queue = workload.spec.queue_name.clone().unwrap_or_default();
         let now = at(self.now);
@@ -120,18 +120,19 @@ impl Scene {
         self.put_cohort(&node.name, Value::Object(node.spec));
     }
 
-    /// A tree: all of its nodes.
+    /// Adds ClusterQueues.
     pub(super) fn queues(mut self, nodes: impl IntoIterator<Item = Node>) -> Self {
         nodes.into_iter().for_each(|node| self.put_queue(node));
         self
     }
 
+    /// Adds Cohorts.
     pub(super) fn cohorts(mut self, nodes: impl IntoIterator<Item = Node>) -> Self {
         nodes.into_iter().for_each(|node| self.put_group(node));
         self
     }
 
-    /// These hold quota of a ClusterQueue.
+    /// Adds admitted workloads of a ClusterQueue.
     pub(super) fn holds(mut self, queue: &str, workloads: &str) -> Self {
         for words in workloads.split(';').map(Words::of) {
             let mut workload = words.workload(&self, queue);
@@ -140,27 +141,27 @@ impl Scene {
             let status = workload.status.get_or_insert_default();
             status.admission = Some(Admission { cluster_queue: queue.to_owned(), pod_set_assignments });
             for type_ in [names::QUOTA_RESERVED, names::ADMITTED] {
-                let verdict = condition::ConditionUpdate {
+                let update = condition::ConditionUpdate {
                     type_,
                     status: true,
                     reason: type_.to_owned(),
                     message: String::new(),
                     observed_generation: None,
                 };
-                condition::set(&mut status.conditions, since, verdict);
+                condition::set(&mut status.conditions, since, update);
             }
             self.put(workload);
         }
         self
     }
 
-    /// These wait for a ClusterQueue.
+    /// Adds pending workloads of a ClusterQueue.
     pub(super) fn waits(mut self, queue: &str, workloads: &str) -> Self {
         self.submit_to(queue, workloads);
         self
     }
 
-    /// The same, later on.
+    /// Submits workloads to a LocalQueue.
     pub(super) fn submit_to(&mut self, queue: &str, workloads: &str) {
         for words in workloads.split(';').map(Words::of) {
             let workload = words.workload(self, queue);
@@ -168,23 +169,23 @@ impl Scene {
         }
     }
 
-    /// Decides once and carries nothing out.
+    /// Runs one cycle without applying its decisions.
     pub(super) fn decide(&mut self) -> Decided {
         let effects = self.cycle();
         let mut decided = Decided::default();
         for effect in &effects {
             match effect {
                 Decision::Admit { workload, admission, .. } => {
-                    let asked = &self.workloads[workload].spec.pod_sets;
-                    let counts: Vec<i32> = asked.iter().map(|set| set.count).collect();
+                    let pod_sets = &self.workloads[workload].spec.pod_sets;
+                    let counts: Vec<i32> = pod_sets.iter().map(|set| set.count).collect();
                     decided.admitted.push(format!("{}@{}", workload.name, place(admission, &counts)));
                 }
                 Decision::Evict { workload, reason } => {
-                    let right = match reason {
+                    let reason = match reason {
                         EvictionReason::Preempted(preemption) => preemption.reason.as_str(),
                         other => other.as_str(),
                     };
-                    decided.evicted.push(format!("{} {right}", workload.name));
+                    decided.evicted.push(format!("{} {reason}", workload.name));
                 }
                 _ => {}
             }
@@ -193,27 +194,28 @@ impl Scene {
         decided
     }
 
-    /// Decides and carries out until all is quiet, with every eviction through at once; returns who was admitted, in order.
+    /// Runs cycles until they decide nothing, finishing all evictions of a round simultaneously;
+    /// returns the admitted workloads, in order.
     pub(super) fn settle(&mut self) -> Vec<String> {
         let mut admitted = self.run();
         for _ in 0..MANY_EVICTIONS {
-            let going = self.going();
-            if going.is_empty() {
+            let evicting = self.going();
+            if evicting.is_empty() {
                 return admitted;
             }
-            going.iter().for_each(|name| self.release(name));
+            evicting.iter().for_each(|name| self.release(name));
             admitted.extend(self.run());
         }
-        panic!("there is no end to evictions");
+        panic!("preemption does not terminate");
     }
 
-    /// Those that are evicted and have not given their quota back.
+    /// Returns the evicted workloads that still hold quota.
     pub(super) fn going(&self) -> Vec<String> {
         let holders = self.holders().into_iter().filter(|name| self.is_true(name, names::EVICTED));
         holders.map(str::to_owned).collect()
     }
 
-    /// Where a workload runs.
+    /// Returns the flavors that a workload is admitted to; see [`place`].
     pub(super) fn place_of(&self, name: &str) -> String {
         let workload = &self.workloads[&key(name)];
         let counts: Vec<i32> = workload.spec.pod_sets.iter().map(|set| set.count).collect();
@@ -222,10 +224,11 @@ impl Scene {
     }
 }
 
-/// The flavors of an admission: of each pod set, separated by `|`, the flavor if it is the same for all resources, or else
-/// `cpu=one,gpu=two`; with `*count` where that is not what was asked for.
-fn place(admission: &Admission, asked: &[i32]) -> String {
-    let sets = admission.pod_set_assignments.iter().zip(asked).map(|(set, asked)| {
+/// Formats the flavors of an admission. Pod sets are separated by `|`; each has one flavor if that
+/// is the same for all resources, or else `cpu=one,gpu=two`, and `*count` if the count differs from
+/// the request.
+fn place(admission: &Admission, requested: &[i32]) -> String {
+    let sets = admission.pod_set_assignments.iter().zip(requested).map(|(set, requested)| {
         let first = set.flavors.values().next().cloned().unwrap_or_default();
         let flavors = if set.flavors.values().all(|flavor| *flavor == first) {
             first
@@ -234,14 +237,14 @@ fn place(admission: &Admission, asked: &[i32]) -> String {
                 set.flavors.iter().map(|(resource, flavor)| format!("{resource}={flavor}")).collect();
             each.join(",")
         };
-        let count = set.count.filter(|count| count != asked).map(|count| format!("*{count}"));
+        let count = set.count.filter(|count| count != requested).map(|count| format!("*{count}"));
         flavors + &count.unwrap_or_default()
     });
     sets.collect::<Vec<String>>().join("|")
 }
 
-/// Teams that share, all strict: `sales` alone; `alpha` and `beta` in one cohort with two flavors of CPU, of which `beta` has
-/// GPUs besides and reclaims what is its own.
+/// Returns three strict queues: `sales` without cohort; `alpha` and `beta` in one cohort with two
+/// flavors of CPU. `beta` also has GPUs and reclaims from any priority.
 pub(super) fn company() -> Scene {
     let beta = queue("beta").within_cohort("eng").quota("on-demand", "cpu=50+10").quota("spot", "cpu=0+100");
     Scene::new().queues([

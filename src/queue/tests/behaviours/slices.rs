@@ -1,5 +1,6 @@
-//! Slices as Kueue's integration tests ask for them: growing, shrinking, taking over, evicting. B23, B24, B33, B55, and what
-//! went wrong in Kueue (by the number of its issue); what only the engine's own rules decide is in `tests/slices.rs`.
+//! Workload slices as in Kueue's integration tests: scaling up and down, replacement, preemption.
+//! B23, B24, B33, B55, and bugs of Kueue (by issue number). Rules that are specific to Sluice are
+//! in `tests/slices.rs`.
 
 use rstest::rstest;
 
@@ -14,18 +15,19 @@ fn usage(scene: &Scene, name: &str) -> String {
     totals.next().and_then(|usage| usage.total).map(|total| total.0).unwrap_or_default()
 }
 
-/// Creates the slices that replace one, all in the same second.
+/// Creates replacement slices in the same second; each pair is a workload and its predecessor.
 fn succeed(scene: &mut Scene, queue: &str, slices: &[(&str, &str)]) {
     for (slice, predecessor) in slices {
         let name = slice.split_whitespace().next().expect("a name");
-        let mut apart = scene.clone();
-        apart.submit_to(queue, slice);
-        let workload = replacing(apart.workloads[&key(name)].clone(), predecessor);
+        let mut copy = scene.clone();
+        copy.submit_to(queue, slice);
+        let workload = replacing(copy.workloads[&key(name)].clone(), predecessor);
         scene.put(workload);
     }
 }
 
-/// Two workers of 1 CPU and one coordinator of 2, of ten CPUs.
+/// Returns a queue of 10 CPUs with an admitted slice of 2 workers of 1 CPU and 3 coordinators of 2,
+/// which replaced one with a single coordinator.
 fn four_of_ten() -> Scene {
     let mut scene =
         Scene::new().queues([queue("q").has("cpu=10")]).waits("q", "s1 +worker n=2 cpu=1 +coordinator cpu=2");
@@ -38,7 +40,7 @@ fn four_of_ten() -> Scene {
 
 /// Integration "should handle scale-up and in-place scale-down with workload slicing".
 #[test]
-fn b23_a_slice_grows_by_replacement_and_shrinks_in_place() {
+fn b23_slice_scales_up_by_replacement_and_down_in_place() {
     let mut scene = four_of_ten();
     assert_eq!(usage(&scene, "q"), "8");
     assert_eq!(scene.says("s1", names::FINISHED).0, "WorkloadSliceReplaced");
@@ -52,7 +54,7 @@ fn b23_a_slice_grows_by_replacement_and_shrinks_in_place() {
 
 /// Integration "should not double-count quota for unchanged podSets during workload slicing".
 #[test]
-fn b24_pod_sets_that_stay_as_they_are_are_charged_once() {
+fn b24_unchanged_pod_sets_are_accounted_once() {
     let mut scene = four_of_ten();
     scene.submit_to("q", "w2 n=2 cpu=1; w3 n=2 cpu=1 t=1100");
 
@@ -60,9 +62,10 @@ fn b24_pod_sets_that_stay_as_they_are_are_charged_once() {
     assert_eq!(usage(&scene, "q"), "10");
 }
 
-/// Integration "Should preempt on-scale-up Workloads with lower priority when there is not enough quota".
+/// Integration "Should preempt on-scale-up Workloads with lower priority when there is not enough
+/// quota".
 #[test]
-fn b33_a_slice_that_grows_evicts_a_lower_priority_and_lets_it_back_when_it_shrinks() {
+fn b33_scaled_up_slice_preempts_lower_priority_until_it_scales_down() {
     let queue = queue("q").has("cpu=2").within("LowerOrNewerEqualPriority");
     let mut scene = Scene::new().queues([queue]).waits("q", "low cpu=1 p=-1; high cpu=1 p=1");
     scene.run();
@@ -76,9 +79,10 @@ fn b33_a_slice_that_grows_evicts_a_lower_priority_and_lets_it_back_when_it_shrin
     assert_eq!(scene.run(), ["low"]);
 }
 
-/// "A slice is no victim of its successor": the predecessor has the lower rank of the two, and is left alone.
+/// A predecessor is never a preemption target of its replacement, even if it is the preferred
+/// candidate.
 #[test]
-fn b33_a_slice_never_evicts_its_predecessor() {
+fn b33_replacement_slice_never_preempts_its_predecessor() {
     let queue = queue("q").has("cpu=3").within("LowerOrNewerEqualPriority");
     let mut scene = Scene::new().queues([queue]).waits("q", "s1 n=2 cpu=1; other cpu=1 t=900");
     scene.run();
@@ -89,9 +93,10 @@ fn b33_a_slice_never_evicts_its_predecessor() {
     assert_eq!(scene.holders(), ["s2"]);
 }
 
-/// "four same-second slices, chained replacements, admitted slice survives", of `pkg/workloadslicing`.
+/// "four same-second slices, chained replacements, admitted slice survives", of
+/// `pkg/workloadslicing`.
 #[test]
-fn b55_of_a_chain_made_in_one_second_the_last_holds_the_quota_once() {
+fn b55_last_slice_of_a_chain_created_in_one_second_holds_the_quota() {
     let mut scene = Scene::new().queues([queue("q").has("cpu=8")]).waits("q", "s1 cpu=2");
     scene.run();
     succeed(&mut scene, "q", &[("s2 n=2 cpu=2", "s1"), ("s3 n=3 cpu=2", "s2"), ("s4 n=4 cpu=2", "s3")]);
@@ -107,7 +112,7 @@ fn b55_of_a_chain_made_in_one_second_the_last_holds_the_quota_once() {
 #[rstest]
 #[case("s2", "s3")]
 #[case("s3", "s2")]
-fn b55_of_two_claims_the_admitted_one_holds(#[case] fits: &str, #[case] larger: &str) {
+fn b55_admitted_replacement_wins_over_a_pending_one(#[case] fits: &str, #[case] larger: &str) {
     let mut scene = Scene::new().queues([queue("q").has("cpu=4")]).waits("q", "s1 cpu=2");
     scene.run();
     let (fits_text, larger_text) = (format!("{fits} n=2 cpu=2"), format!("{larger} n=3 cpu=2"));
@@ -118,9 +123,10 @@ fn b55_of_two_claims_the_admitted_one_holds(#[case] fits: &str, #[case] larger: 
     assert!(!scene.is_true(larger, names::FINISHED));
 }
 
-/// kubernetes-sigs/kueue#12670: fewer pods were left than had been reported as done, and the quota was never given back.
+/// kubernetes-sigs/kueue#12670: fewer pods remained than were reported as reclaimable, and the
+/// quota was never released.
 #[test]
-fn a_slice_that_shrinks_below_what_is_done_gives_all_of_it_back() {
+fn slice_scaled_below_reclaimable_pods_releases_all_their_quota() {
     let mut scene = Scene::new().queues([queue("q").has("cpu=3")]).waits("q", "s1 +head n=1 cpu=1 +worker n=2 cpu=1");
     scene.run();
     let done = vec![ReclaimablePod { name: "worker".into(), count: 2 }];
@@ -130,7 +136,7 @@ fn a_slice_that_shrinks_below_what_is_done_gives_all_of_it_back() {
 
     scene.change("s1", |workload| workload.spec.pod_sets[1].count = 1);
     scene.run();
-    assert_eq!(usage(&scene, "q"), "1", "not less than what its head has");
+    assert_eq!(usage(&scene, "q"), "1", "the head still holds its quota");
     scene.submit_to("q", "next cpu=2");
     assert_eq!(scene.run(), ["next"]);
 
@@ -140,7 +146,7 @@ fn a_slice_that_shrinks_below_what_is_done_gives_all_of_it_back() {
     assert_eq!(usage(&scene, "q"), "0");
 }
 
-/// Two flavors, the first of which has room for a head only.
+/// Returns a queue with two flavors, the first of which fits only the head.
 fn heads_and_workers() -> Scene {
     let mut scene = Scene::new()
         .queues([queue("q").quota("small", "cpu=1").quota("large", "cpu=9")])
@@ -150,9 +156,9 @@ fn heads_and_workers() -> Scene {
     scene
 }
 
-/// kubernetes-sigs/kueue#14792: a pod set without pods binds its successor to no flavor.
+/// kubernetes-sigs/kueue#14792: a pod set without pods does not pin its replacement to a flavor.
 #[test]
-fn workers_that_come_where_there_were_none_get_any_flavor() {
+fn first_workers_of_a_pod_set_get_any_flavor() {
     let mut scene = heads_and_workers();
 
     succeed(&mut scene, "q", &[("s2 +head cpu=1 +worker n=2 cpu=2", "s1")]);
@@ -161,9 +167,9 @@ fn workers_that_come_where_there_were_none_get_any_flavor() {
     assert_eq!(scene.place_of("s2"), "small|large");
 }
 
-/// The same after all of them had gone in the meantime.
+/// The same after all workers were removed by scaling down.
 #[test]
-fn workers_that_come_back_after_there_were_none_get_any_flavor() {
+fn workers_added_after_scale_to_zero_get_any_flavor() {
     let mut scene = heads_and_workers();
     succeed(&mut scene, "q", &[("s2 +head cpu=1 +worker n=2 cpu=2", "s1")]);
     scene.run();

@@ -1,11 +1,13 @@
-//! ClusterQueues, Cohorts and workloads in few words.
+//! Compact notation for ClusterQueues, Cohorts and workloads.
 //!
-//! Workloads are written as `name cpu=2 p=1`, several in a row separated by `;`. Words after the name:
-//! `resource=quantity` is asked for by each pod (for who holds quota, `resource=quantity@flavor` says where; flavor
-//! `default` if not said), `p=` is the priority, `t=` the second of creation and of the reservation, `r=` that of the
-//! reservation alone, `n=` the number of pods, `min=` the fewest that it can do with, and `+name` begins another pod set.
+//! Workloads are written as `name cpu=2 p=1`, separated by `;`. After the name, `resource=quantity`
+//! is the request of each pod (for admitted workloads with `@flavor`, by default `@default`), `p=`
+//! the priority, `t=` the second of creation and of quota reservation, `r=` that of quota
+//! reservation only, `n=` the number of pods, `min=` the minimum count, and `+name` begins another
+//! pod set.
 //!
-//! Quotas are written as `cpu=6 memory=3Gi`; `cpu=6+2` may borrow 2, `cpu=6-4` lends at most 4.
+//! Quotas are written as `cpu=6 memory=3Gi`; `cpu=6+2` has a borrowing limit of 2, `cpu=6-4` a
+//! lending limit of 4.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
@@ -14,19 +16,19 @@ use super::super::fixture::{Cluster, at, pod_set};
 use sluice_api::kueue::{PodSetAssignment, Workload};
 use sluice_api::quantity::{Amount, Quantity};
 
-/// The spec of a ClusterQueue or of a Cohort.
+/// Name and spec of a ClusterQueue or Cohort.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) spec: Map<String, Value>,
 }
 
-/// A ClusterQueue without quota that preempts nobody.
+/// Returns a ClusterQueue without quota and preemption.
 pub(super) fn queue(name: &str) -> Node {
     Node { name: name.to_owned(), spec: Map::new() }.set("namespaceSelector", json!({}))
 }
 
-/// A Cohort without quota.
+/// Returns a Cohort without quota.
 pub(super) fn cohort(name: &str) -> Node {
     Node { name: name.to_owned(), spec: Map::new() }
 }
@@ -43,17 +45,17 @@ impl Node {
         self
     }
 
-    /// The Cohort that it is in.
+    /// Sets the Cohort of a ClusterQueue.
     pub(super) fn within_cohort(self, name: &str) -> Self {
         self.set("cohortName", json!(name))
     }
 
-    /// The Cohort above.
+    /// Sets the parent of a Cohort.
     pub(super) fn under(self, parent: &str) -> Self {
         self.set("parentName", json!(parent))
     }
 
-    /// Quota in one more flavor of the last resource group.
+    /// Adds a flavor with these quotas to the last resource group.
     pub(super) fn quota(mut self, flavor: &str, quotas: &str) -> Self {
         let resources: Vec<Value> = quotas.split_whitespace().map(resource_quota).collect();
         let names: Vec<Value> = resources.iter().map(|quota| quota["name"].clone()).collect();
@@ -65,29 +67,29 @@ impl Node {
         self
     }
 
-    /// What follows is of another resource group.
+    /// Begins another resource group.
     pub(super) fn and_group(mut self) -> Self {
         let groups = self.spec.entry("resourceGroups").or_insert_with(|| json!([]));
         groups.as_array_mut().expect("groups").push(json!({"flavors": []}));
         self
     }
 
-    /// Quota of the flavor `default`.
+    /// Adds the flavor `default` with these quotas.
     pub(super) fn has(self, quotas: &str) -> Self {
         self.quota("default", quotas)
     }
 
-    /// `withinClusterQueue`.
+    /// Sets `preemption.withinClusterQueue`.
     pub(super) fn within(self, policy: &str) -> Self {
         self.preemption("withinClusterQueue", json!(policy))
     }
 
-    /// `reclaimWithinCohort`.
+    /// Sets `preemption.reclaimWithinCohort`.
     pub(super) fn reclaim(self, policy: &str) -> Self {
         self.preemption("reclaimWithinCohort", json!(policy))
     }
 
-    /// `borrowWithinCohort` of lower priority, up to a threshold.
+    /// Sets `preemption.borrowWithinCohort` to LowerPriority, with an optional priority threshold.
     pub(super) fn while_borrowing(self, threshold: Option<i32>) -> Self {
         let rules = match threshold {
             Some(threshold) => json!({"policy": "LowerPriority", "maxPriorityThreshold": threshold}),
@@ -96,12 +98,12 @@ impl Node {
         self.preemption("borrowWithinCohort", rules)
     }
 
-    /// `flavorFungibility`.
+    /// Sets `flavorFungibility`.
     pub(super) fn fungible(self, when_can_borrow: &str, when_can_preempt: &str) -> Self {
         self.set("flavorFungibility", json!({"whenCanBorrow": when_can_borrow, "whenCanPreempt": when_can_preempt}))
     }
 
-    /// `flavorFungibility`, preferring preemption to borrowing.
+    /// Sets `flavorFungibility` with the preference PreemptionOverBorrowing.
     pub(super) fn preempts_rather_than_borrows(self, when_can_borrow: &str, when_can_preempt: &str) -> Self {
         let preference = "PreemptionOverBorrowing";
         self.set(
@@ -110,27 +112,27 @@ impl Node {
         )
     }
 
-    /// `fairSharing.weight`.
+    /// Sets `fairSharing.weight`.
     pub(super) fn weight(self, weight: &str) -> Self {
         self.set("fairSharing", json!({"weight": weight}))
     }
 
-    /// `namespaceSelector`.
+    /// Sets `namespaceSelector`.
     pub(super) fn selecting(self, selector: Value) -> Self {
         self.set("namespaceSelector", selector)
     }
 
-    /// `stopPolicy`.
+    /// Sets `stopPolicy`.
     pub(super) fn stopped(self, policy: &str) -> Self {
         self.set("stopPolicy", json!(policy))
     }
 
-    /// StrictFIFO.
+    /// Sets `queueingStrategy` to StrictFIFO.
     pub(super) fn strict(self) -> Self {
         self.set("queueingStrategy", json!("StrictFIFO"))
     }
 
-    /// The flavors that it has quota of.
+    /// Returns the names of the flavors in the resource groups.
     pub(super) fn flavors(&self) -> Vec<String> {
         let groups = self.spec.get("resourceGroups").and_then(Value::as_array).into_iter().flatten();
         let flavors = groups.flat_map(|group| group["flavors"].as_array().cloned().unwrap_or_default());
@@ -138,7 +140,7 @@ impl Node {
     }
 }
 
-/// `cpu=6+2-4` is 6 of its own, 2 to borrow and 4 to lend.
+/// Parses a quota: `cpu=6+2-4` has nominal quota 6, borrowing limit 2 and lending limit 4.
 fn resource_quota(text: &str) -> Value {
     let (name, amounts) = text.split_once('=').expect("resource=quantity");
     let (amounts, lend) = amounts.split_once('-').map_or((amounts, None), |(amounts, lend)| (amounts, Some(lend)));
@@ -153,7 +155,7 @@ fn resource_quota(text: &str) -> Value {
     quota
 }
 
-/// A workload as it was written.
+/// Parsed notation of a workload.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Words {
     name: String,
@@ -168,7 +170,7 @@ pub(super) struct PodSetWords {
     name: String,
     count: i32,
     least: Option<i32>,
-    /// Resource, amount for one pod, flavor.
+    /// Resource, request of one pod, flavor.
     asks: Vec<(String, String, String)>,
 }
 
@@ -214,7 +216,7 @@ impl Words {
         words
     }
 
-    /// What would be created.
+    /// Returns the workload to create.
     pub(super) fn workload(&self, cluster: &Cluster, queue: &str) -> Workload {
         let mut workload = cluster.workload(&self.name, &[]);
         workload.spec.pod_sets = self.pod_sets.iter().map(PodSetWords::pod_set).collect();
@@ -234,7 +236,7 @@ impl PodSetWords {
         set
     }
 
-    /// What it holds once it is admitted as written.
+    /// Returns the assignment of the pod set when it is admitted to the written flavors.
     pub(super) fn assignment(&self) -> PodSetAssignment {
         let usage = self.asks.iter().map(|(resource, amount, _)| {
             let amount = Amount::from_quantity(resource, &Quantity(amount.clone())).expect("a quantity");

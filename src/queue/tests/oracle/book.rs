@@ -1,4 +1,4 @@
-//! The arithmetic of the tree: every answer is summed up from who holds what.
+//! Quota arithmetic of the cohort tree, computed from the usage of each workload.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::partial_preemption::PreemptionScope;
 use sluice_plan::ObjectKey;
 
-/// A flavor and a resource.
+/// Flavor and resource.
 pub(crate) type Fr = (String, String);
-/// Amounts of flavor-resources.
+/// Amounts by flavor and resource.
 pub(crate) type Usage = BTreeMap<Fr, i128>;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +26,7 @@ pub(super) enum Node {
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeSpec {
-    /// Name of the Cohort above.
+    /// Name of the parent Cohort.
     pub(super) parent: Option<String>,
     pub(super) limits: BTreeMap<Fr, Limits>,
     pub(super) weight: f64,
@@ -38,12 +38,12 @@ pub(super) type Tree = BTreeMap<Node, NodeSpec>;
 pub(super) struct Held {
     pub(super) queue: String,
     pub(super) who: ObjectKey,
-    /// With what it is lost.
+    /// Smallest preemption scope with which this usage is lost.
     pub(super) loss: PreemptionScope,
     pub(super) usage: Usage,
 }
 
-/// A tree, and who holds what of it.
+/// A cohort tree and the usage in it.
 #[derive(Debug, Clone)]
 pub(super) struct Book<'w> {
     pub(super) tree: &'w Tree,
@@ -70,35 +70,36 @@ impl Share {
                 let weighted = |share: Self| if share.ratio == 0.0 { 0.0 } else { share.ratio / share.weight };
                 weighted(self).total_cmp(&weighted(other))
             }
-            (endless, _) => endless.cmp(&!endless),
+            (infinite, _) => infinite.cmp(&!infinite),
         }
     }
 }
 
 impl Book<'_> {
-    /// What is left when these lose so much.
+    /// Returns the book without the usage that these workloads lose.
     pub(super) fn without(&self, losses: &[(ObjectKey, PreemptionScope)]) -> Self {
         let lost = |held: &Held| losses.iter().any(|(who, loss)| *who == held.who && held.loss <= *loss);
         Self { tree: self.tree, held: self.held.iter().filter(|held| !lost(held)).cloned().collect() }
     }
 
+    /// Returns the book with additional usage of a workload.
     pub(super) fn with(&self, queue: &str, who: &ObjectKey, usage: &Usage) -> Self {
-        let mut more = self.clone();
-        more.held.push(Held {
+        let mut book = self.clone();
+        book.held.push(Held {
             queue: queue.to_owned(),
             who: who.clone(),
             loss: PreemptionScope::Whole,
             usage: usage.clone(),
         });
-        more
+        book
     }
 
-    /// The Cohort above; one that is named and has no object is there all the same.
+    /// Returns the parent Cohort, which may have no object; `None` for a root.
     pub(super) fn parent(&self, node: &Node) -> Option<Node> {
         self.tree.get(node)?.parent.clone().map(Node::Cohort)
     }
 
-    /// All Cohorts above, the lowest first.
+    /// Returns all ancestor Cohorts, the parent first.
     pub(super) fn above(&self, node: &Node) -> Vec<Node> {
         std::iter::successors(self.parent(node), |node| self.parent(node)).collect()
     }
@@ -115,22 +116,23 @@ impl Book<'_> {
         self.tree.get(node).and_then(|spec| spec.limits.get(fr)).copied().unwrap_or_default()
     }
 
-    /// Quota of the node and what its children lend it.
+    /// Returns the nominal quota of the node plus what its children lend.
     pub(super) fn subtree(&self, node: &Node, fr: &Fr) -> i128 {
         let lent = |child: &Node| self.subtree(child, fr) - self.local(child, fr);
         self.limits(node, fr).nominal + self.children(node).iter().map(lent).sum::<i128>()
     }
 
-    /// What the node never lends its parent.
+    /// Returns the quota that the node does not lend, because of its lending limit.
     fn local(&self, node: &Node, fr: &Fr) -> i128 {
         self.limits(node, fr).lending.map_or(0, |lending| (self.subtree(node, fr) - lending).max(0))
     }
 
+    /// Returns the usage of a ClusterQueue, or the usage that children take from a Cohort.
     pub(super) fn used(&self, node: &Node, fr: &Fr) -> i128 {
         match node {
             Node::Queue(name) => {
-                let own = self.held.iter().filter(|held| held.queue == *name);
-                own.filter_map(|held| held.usage.get(fr)).sum()
+                let in_queue = self.held.iter().filter(|held| held.queue == *name);
+                in_queue.filter_map(|held| held.usage.get(fr)).sum()
             }
             Node::Cohort(_) => {
                 let taken = |child: &Node| (self.used(child, fr) - self.local(child, fr)).max(0);
@@ -139,29 +141,31 @@ impl Book<'_> {
         }
     }
 
-    /// What of [`Self::local`] is free.
+    /// Returns the available part of [`Self::local`].
     pub(super) fn local_available(&self, node: &Node, fr: &Fr) -> i128 {
         (self.local(node, fr) - self.used(node, fr)).max(0)
     }
 
+    /// Returns the quota that the node can still use, with borrowing; negative if overcommitted.
     pub(super) fn available(&self, node: &Node, fr: &Fr) -> i128 {
         let Some(parent) = self.parent(node) else { return self.subtree(node, fr) - self.used(node, fr) };
-        let mut of_parent = self.available(&parent, fr);
+        let mut from_parent = self.available(&parent, fr);
         if let Some(borrowing) = self.limits(node, fr).borrowing {
             let stored = self.subtree(node, fr) - self.local(node, fr);
             let taken = (self.used(node, fr) - self.local(node, fr)).max(0);
-            of_parent = of_parent.min(stored - taken + borrowing);
+            from_parent = from_parent.min(stored - taken + borrowing);
         }
-        self.local_available(node, fr) + of_parent
+        self.local_available(node, fr) + from_parent
     }
 
+    /// Returns the quota that the node can use in an empty tree.
     pub(super) fn potential(&self, node: &Node, fr: &Fr) -> i128 {
         let Some(parent) = self.parent(node) else { return self.subtree(node, fr) };
         let most = self.local(node, fr) + self.potential(&parent, fr);
         self.limits(node, fr).borrowing.map_or(most, |borrowing| most.min(self.subtree(node, fr) + borrowing))
     }
 
-    /// Whether the node takes more than its part of the quota.
+    /// Reports whether the node uses more than its subtree quota.
     pub(super) fn exceeds(&self, node: &Node, fr: &Fr) -> bool {
         self.used(node, fr) > self.subtree(node, fr)
     }
@@ -174,7 +178,7 @@ impl Book<'_> {
         self.used(node, fr) + amount > self.subtree(node, fr)
     }
 
-    /// Whether a ClusterQueue would borrow with this much more.
+    /// Reports whether a ClusterQueue would borrow with this additional usage.
     pub(super) fn would_borrow(&self, node: &Node, fr: &Fr, amount: i128) -> bool {
         self.parent(node).is_some() && self.would_exceed(node, fr, amount)
     }
@@ -187,7 +191,8 @@ impl Book<'_> {
         self.children(node).iter().map(|child| self.height(child) + 1).max().unwrap_or(0)
     }
 
-    /// Height of the lowest subtree that holds this much more, and whether it is smaller than the tree.
+    /// Returns the height of the lowest subtree whose quota covers the additional amount, and
+    /// whether that is less than the whole tree.
     pub(super) fn lowest_fit(&self, queue: &Node, fr: &Fr, amount: i128) -> (u32, bool) {
         if !self.would_borrow(queue, fr, amount) {
             return (0, self.parent(queue).is_some());
@@ -202,18 +207,19 @@ impl Book<'_> {
         (self.height(&self.root(queue)), false)
     }
 
-    /// Every flavor-resource that anyone has quota of.
+    /// Returns all flavors and resources for which a node has quota.
     pub(super) fn frs(&self) -> BTreeSet<Fr> {
         self.tree.values().flat_map(|spec| spec.limits.keys().cloned()).collect()
     }
 
+    /// Returns the dominant resource share of a node, in thousandths of the lendable quota.
     pub(super) fn share(&self, node: &Node) -> Share {
         let weight = self.tree.get(node).map_or(1.0, |spec| spec.weight);
         let mut share = Share { borrows: false, ratio: 0.0, weight };
         let Some(parent) = self.parent(node) else { return share };
         let frs = self.frs();
         for resource in frs.iter().map(|(_, resource)| resource).collect::<BTreeSet<_>>() {
-            let of_resource = || frs.iter().filter(|(_, of)| of == resource);
+            let of_resource = || frs.iter().filter(|(_, other)| other == resource);
             let above = |fr: &Fr| (self.used(node, fr) - self.subtree(node, fr)).max(0);
             let borrowed: i128 = of_resource().map(above).sum();
             let lendable: i128 = of_resource().map(|fr| self.potential(&parent, fr)).sum();

@@ -1,4 +1,4 @@
-//! Sums over a world, for the properties.
+//! Queries on a world for the property tests.
 
 use super::book::{Book, Fr, Node, Usage};
 use super::world::{Job, World};
@@ -6,12 +6,13 @@ use crate::partial_preemption::PreemptionScope;
 use sluice_plan::ObjectKey;
 
 impl World {
-    /// What is held; in the planned view without what is on its way back.
+    /// Returns the usage in the tree; the planned view omits usage that is being released.
     fn book(&self, planned: bool) -> Book<'_> {
         Book { tree: &self.tree, held: self.holders.iter().flat_map(|holder| holder.held(planned)).collect() }
     }
 
-    /// Where less than nothing is left, and less than before: ClusterQueue, what of, and how much.
+    /// Returns negative available amounts that decreased compared with `before`: ClusterQueue,
+    /// flavor and resource, amount.
     pub(crate) fn overdrawn(&self, before: &Self) -> Vec<(String, Fr, i128)> {
         let (now, then) = (self.book(false), before.book(false));
         let mut overdrawn = Vec::new();
@@ -26,12 +27,12 @@ impl World {
         overdrawn
     }
 
-    /// One of these victims that could lose less, and the preemptor, in the only flavor that there is, would get the same by the
-    /// same right.
+    /// Returns a target that could lose less while the preemptor, in the only flavor, still fits
+    /// and borrows no more; `None` if all targets are necessary.
     pub(crate) fn could_stay(
         &self,
         preemptor: &ObjectKey,
-        victims: &[(ObjectKey, PreemptionScope)],
+        targets: &[(ObjectKey, PreemptionScope)],
     ) -> Option<ObjectKey> {
         let job = self.waiting.iter().find(|job| job.key == *preemptor)?;
         if job.pod_sets.iter().any(|set| set.min_count < set.count) {
@@ -40,19 +41,19 @@ impl World {
         let (usage, node) = (self.usage_in_only_flavor(job), Node::Queue(job.queue.clone()));
         let chain: Vec<(ObjectKey, PreemptionScope)> =
             self.chain(job).into_iter().map(|before| (before, PreemptionScope::Whole)).collect();
-        let with = |spared: Option<&ObjectKey>| {
-            let losses = victims.iter().filter_map(|(key, loss)| {
+        let fit_sparing = |spared: Option<&ObjectKey>| {
+            let losses = targets.iter().filter_map(|(key, loss)| {
                 Some((key.clone(), if Some(key) == spared { self.less_than(key, *loss)? } else { *loss }))
             });
             let book = self.book(true).without(&losses.chain(chain.iter().cloned()).collect::<Vec<_>>());
             let borrows = usage.iter().any(|(fr, amount)| book.would_borrow(&node, fr, *amount));
             (book.fits(&node, &usage), borrows)
         };
-        let (_, borrows) = with(None);
-        victims.iter().map(|(key, _)| key).find(|spared| with(Some(spared)) == (true, borrows)).cloned()
+        let (_, borrows) = fit_sparing(None);
+        targets.iter().map(|(key, _)| key).find(|spared| fit_sparing(Some(spared)) == (true, borrows)).cloned()
     }
 
-    /// The loss before this one.
+    /// Returns the next smaller scope; `None` if there is none.
     fn less_than(&self, key: &ObjectKey, loss: PreemptionScope) -> Option<PreemptionScope> {
         let holder = self.holders.iter().find(|holder| holder.job.key == *key)?;
         holder.keeps().map(|(other, _)| *other).filter(|other| *other < loss).last()

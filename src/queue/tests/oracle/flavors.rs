@@ -1,4 +1,4 @@
-//! Which flavors a workload would get, and how.
+//! Flavor assignment of one workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +10,7 @@ use crate::partial_preemption::PreemptionScope;
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 use sluice_plan::ObjectKey;
 
+/// Preemption mode of an assignment, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
     NoFit,
@@ -20,20 +21,20 @@ pub(super) enum Mode {
     Fit,
 }
 
-/// One workload's question to the world.
+/// Input of flavor assignment for one workload.
 pub(super) struct Ask<'a> {
     pub(super) world: &'a World,
     pub(super) job: &'a Job,
     pub(super) queue: &'a Queue,
-    /// What is held, and what is planned; both without the predecessor.
+    /// Actual and planned usage, both without the predecessor.
     pub(super) actual: Book<'a>,
     pub(super) planned: Book<'a>,
-    /// Who could be made to go.
+    /// Workloads that may be preempted.
     pub(super) holders: Vec<Holder>,
     pub(super) predecessor: Option<Holder>,
-    /// The room that was made, if that is tried.
+    /// Reserved assignment to use; `None` to assign freely.
     pub(super) room: Option<&'a ReservedAssignment>,
-    /// Who waits, and their predecessors.
+    /// Pending workloads with their predecessors.
     pub(super) waiting: Vec<(Job, Option<Holder>)>,
 }
 
@@ -42,13 +43,13 @@ pub(super) struct Assignment {
     pub(super) mode: Mode,
     pub(super) level: u32,
     pub(super) usage: Usage,
-    /// What others would have to go for.
+    /// Flavors and resources that need preemption.
     pub(super) short: BTreeSet<Fr>,
-    /// Pods, and flavor by resource, of each pod set.
+    /// Name, pod count, and flavor by resource of each pod set.
     pub(super) pod_sets: Vec<(String, i32, BTreeMap<String, String>)>,
 }
 
-/// What one pod set asks of one resource group.
+/// Requests of one pod set for one resource group.
 struct Slot<'a> {
     set: usize,
     pod_set: &'a PodSet,
@@ -56,7 +57,7 @@ struct Slot<'a> {
     asked: BTreeMap<String, i128>,
 }
 
-/// One flavor for one slot: its mode is that of the resource that is liked least.
+/// One flavor for one assignment unit; its mode is that of the least preferred resource.
 #[derive(Debug, Clone)]
 struct Choice {
     flavor: String,
@@ -67,7 +68,7 @@ struct Choice {
 }
 
 impl Choice {
-    /// The least that can be said of all resources.
+    /// Returns the worst mode of all resources.
     fn worst(&self) -> Mode {
         self.parts.iter().map(|(.., mode)| *mode).min().unwrap_or(Mode::Fit)
     }
@@ -133,7 +134,8 @@ impl Ask<'_> {
         Some(choices)
     }
 
-    /// The first flavor that the scan stops at, or else the best.
+    /// Returns the flavor at which the fungibility policy stops the search, or else the most
+    /// preferred one.
     fn best(&self, slot: &Slot<'_>, taken: &Usage) -> Option<Choice> {
         let mut best: Option<Choice> = None;
         for flavor in slot.flavors.iter().filter(|flavor| self.suitable(slot, flavor)) {
@@ -155,7 +157,7 @@ impl Ask<'_> {
         best
     }
 
-    /// Flavors in which every slot fits right away, the first that are found.
+    /// Returns the first combination of flavors in which every unit fits immediately.
     fn all_fit(&self, slots: &[Slot<'_>], taken: &Usage) -> Option<Vec<Choice>> {
         let Some((slot, others)) = slots.split_first() else { return Some(Vec::new()) };
         for flavor in slot.flavors.iter().filter(|flavor| self.suitable(slot, flavor)) {
@@ -180,22 +182,23 @@ impl Ask<'_> {
         })
     }
 
-    /// Whether the pods may run there: on its nodes, and where pods of the predecessor run that are like them.
+    /// Reports whether the pods match the flavor's nodes, the reserved assignment, and the flavor
+    /// of equal pods of the predecessor.
     fn suitable(&self, slot: &Slot<'_>, flavor: &str) -> bool {
         let pinned = self.predecessor.as_ref().and_then(|before| {
-            let like = |set: &&PodSet| set.name == slot.pod_set.name && set.per_pod == slot.pod_set.per_pod;
-            before.job.pod_sets.iter().find(like)?;
+            let is_equal = |set: &&PodSet| set.name == slot.pod_set.name && set.per_pod == slot.pod_set.per_pod;
+            before.job.pod_sets.iter().find(is_equal)?;
             let sets = &before.admission.pod_set_assignments;
             let granted = sets.iter().find(|set| set.name == slot.pod_set.name && set.count != Some(0))?;
             slot.asked.keys().find_map(|resource| granted.flavors.get(resource))
         });
         let in_group = |group: usize| self.queue.groups[group].1 == slot.flavors;
-        let kept = self
+        let reserved = self
             .room
             .iter()
             .flat_map(|room| &room.flavors)
             .find(|(set, group, _)| *set == slot.set && in_group(*group));
-        if kept.is_some_and(|(.., kept)| kept != flavor) {
+        if reserved.is_some_and(|(.., reserved)| reserved != flavor) {
             return false;
         }
         let spec = &self.world.flavors[flavor];
@@ -219,41 +222,41 @@ impl Ask<'_> {
         choice
     }
 
-    /// How this much of one flavor-resource can be had, and from how far up.
+    /// Returns the mode and the borrowing level of an amount of one flavor and resource.
     fn mode(&self, fr: &Fr, amount: i128) -> (Mode, u32) {
         let node = self.queue.node();
         if amount > self.planned.potential(&node, fr) {
             return (Mode::NoFit, 0);
         }
-        let (level, in_part_of_the_tree) = self.planned.lowest_fit(&node, fr, amount);
+        let (level, below_root) = self.planned.lowest_fit(&node, fr, amount);
         if amount <= self.planned.available(&node, fr) {
-            let now = amount <= self.actual.available(&node, fr);
-            return (if now { Mode::Fit } else { Mode::Deferred }, level);
+            let fits_now = amount <= self.actual.available(&node, fr);
+            return (if fits_now { Mode::Fit } else { Mode::Deferred }, level);
         }
         let may_preempt_while_borrowing = self.queue.borrow_within_cohort
             || (self.world.strategies.is_some() && self.queue.reclaim != ReclaimPolicy::Never);
         let within_nominal = self.beyond_predecessor(fr, amount) <= self.planned.limits(&node, fr).nominal;
-        if !within_nominal && !in_part_of_the_tree && !may_preempt_while_borrowing {
+        if !within_nominal && !below_root && !may_preempt_while_borrowing {
             return (Mode::NoFit, level);
         }
-        let victims = victims::search(self, &Usage::from([(fr.clone(), amount)]), &BTreeSet::from([fr.clone()]));
-        let gone: Vec<(ObjectKey, PreemptionScope)> =
-            victims.iter().map(|victim| (victim.key.clone(), victim.loss)).collect();
-        let (level, _) = self.planned.without(&gone).lowest_fit(&node, fr, amount);
-        let own = victims.iter().any(|victim| victim.queue == self.queue.name);
-        match (victims.is_empty(), own) {
+        let targets = victims::search(self, &Usage::from([(fr.clone(), amount)]), &BTreeSet::from([fr.clone()]));
+        let losses: Vec<(ObjectKey, PreemptionScope)> =
+            targets.iter().map(|target| (target.key.clone(), target.loss)).collect();
+        let (level, _) = self.planned.without(&losses).lowest_fit(&node, fr, amount);
+        let within_queue = targets.iter().any(|target| target.queue == self.queue.name);
+        match (targets.is_empty(), within_queue) {
             (true, _) => (Mode::NoCandidates, level),
             (false, true) => (Mode::Preempt, level),
             (false, false) => (Mode::Reclaim, level),
         }
     }
 
-    /// What is asked beyond what the predecessor has already.
+    /// Returns the amount minus the usage of the predecessor.
     fn beyond_predecessor(&self, fr: &Fr, amount: i128) -> i128 {
         amount - self.predecessor.as_ref().and_then(|before| before.usage.get(fr)).copied().unwrap_or(0)
     }
 
-    /// Whether the first is better than the second.
+    /// Reports whether the first mode and borrowing level are preferred to the second.
     fn preferred(&self, a: (Mode, u32), b: (Mode, u32)) -> bool {
         if a.0 == Mode::NoFit || b.0 == Mode::NoFit {
             return a.0 != Mode::NoFit;

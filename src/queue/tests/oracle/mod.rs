@@ -1,7 +1,7 @@
-//! A second queue, slow and plain, that the engine is held against.
+//! Naive scheduler with which the real one is compared.
 //!
-//! It is written from the same rules, and to be checked by eye: plain values, everything summed up from scratch at every
-//! question, nothing kept from one question to the next.
+//! It implements the same rules and is written to be verified by reading: plain values, every query
+//! computed from scratch, no state between queries.
 
 mod book;
 mod checks;
@@ -19,20 +19,21 @@ use crate::PreemptionReason;
 use crate::partial_preemption::PreemptionScope;
 use sluice_plan::ObjectKey;
 
-/// What one cycle decides.
+/// Decisions of one cycle.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Decision {
-    /// In the order of the turns within each tree.
+    /// Admissions, in scheduling order within each tree.
     pub(super) admitted: Vec<Admitted>,
-    /// Victims, what they lose, for whom, and why.
+    /// Preemption targets: scope, preemptor and reason.
     pub(super) evicted: BTreeMap<ObjectKey, (PreemptionScope, ObjectKey, PreemptionReason)>,
-    /// Those for whom room is being made.
+    /// Preemptors that wait for evictions.
     pub(super) deferred: BTreeSet<ObjectKey>,
 }
 
+/// An admission.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Admitted {
     pub(super) workload: ObjectKey,
-    /// Pods, and flavor by resource, of each pod set.
+    /// Name, pod count, and flavor by resource of each pod set.
     pub(super) pod_sets: Vec<(String, i32, BTreeMap<String, String>)>,
 }

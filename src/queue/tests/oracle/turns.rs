@@ -1,4 +1,4 @@
-//! One cycle: turns, each to the best candidate of the state as it is then.
+//! One cycle: a sequence of turns, each of which goes to the first nomination of the current state.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +14,7 @@ use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 use sluice_api::kueue::{Admission, PodSetAssignment};
 use sluice_plan::ObjectKey;
 
+/// State of one cycle.
 #[derive(Debug, Clone)]
 pub(super) struct State<'w> {
     world: &'w World,
@@ -21,10 +22,11 @@ pub(super) struct State<'w> {
     waiting: Vec<Job>,
     promises: Vec<Held>,
     turns: BTreeMap<String, u32>,
-    /// Strict ClusterQueues whose first waits.
+    /// Strict ClusterQueues whose head stays pending.
     done: BTreeSet<String>,
 }
 
+/// Outcome of a nomination.
 #[derive(Debug, Clone)]
 enum Gets {
     Admission(Assignment),
@@ -32,16 +34,17 @@ enum Gets {
     KeptBack,
 }
 
+/// Nominated workload of a ClusterQueue.
 #[derive(Debug, Clone)]
 struct Candidate {
     job: Job,
     level: u32,
-    /// What its turn adds to planned usage.
+    /// Planned usage that its turn adds.
     usage: Usage,
     gets: Gets,
 }
 
-/// What one cycle decides.
+/// Returns the decisions of one cycle.
 pub(crate) fn decide(world: &World) -> Decision {
     let mut decision = Decision::default();
     let mut state = State {
@@ -54,15 +57,15 @@ pub(crate) fn decide(world: &World) -> Decision {
     };
     for (root, queues) in trees(world) {
         loop {
-            let candidates = queues.iter().filter_map(|queue| Some((queue.clone(), state.candidate(queue)?)));
-            let candidates: BTreeMap<String, Candidate> = candidates.collect();
+            let nominations = queues.iter().filter_map(|queue| Some((queue.clone(), state.candidate(queue)?)));
+            let nominations: BTreeMap<String, Candidate> = nominations.collect();
             let next = match world.strategies {
-                Some(_) => state.winner(&root, &candidates),
-                None => state.first(&candidates),
+                Some(_) => state.winner(&root, &nominations),
+                None => state.first(&nominations),
             };
             let Some(queue) = next else { break };
-            assert!(state.turns.values().sum::<u32>() < 1000, "turns without end");
-            state.take_turn(&queue, &candidates[&queue], &mut decision);
+            assert!(state.turns.values().sum::<u32>() < 1000, "a cycle does not terminate");
+            state.take_turn(&queue, &nominations[&queue], &mut decision);
         }
     }
     decision
@@ -75,11 +78,11 @@ fn rank(job: &Job) -> (Reverse<i32>, Timestamp, String) {
 impl<'w> State<'w> {
     fn book(&self, planned: bool) -> Book<'w> {
         let held = self.holders.iter().flat_map(|holder| holder.held(planned));
-        let promises = self.promises.iter().filter(|_| planned).cloned();
-        Book { tree: &self.world.tree, held: held.chain(promises).collect() }
+        let reservations = self.promises.iter().filter(|_| planned).cloned();
+        Book { tree: &self.world.tree, held: held.chain(reservations).collect() }
     }
 
-    /// The slice whose quota a workload takes over.
+    /// Returns the admitted slice whose quota a workload takes over.
     fn predecessor(&self, job: &Job) -> Option<Holder> {
         let mut claimed = job.replaces.clone();
         while let Some(key) = claimed {
@@ -96,53 +99,55 @@ impl<'w> State<'w> {
         if self.done.contains(queue) {
             return None;
         }
-        let mut line: Vec<&Job> = self.in_line().filter(|job| job.queue == queue).collect();
-        line.sort_by_key(|job| (Reverse(self.comes_first(job)), rank(job)));
-        line.truncate(if rules.strict { 1 } else { line.len() });
-        line.into_iter().find_map(|job| self.verdict(job))
+        let mut queued: Vec<&Job> = self.in_line().filter(|job| job.queue == queue).collect();
+        queued.sort_by_key(|job| (Reverse(self.comes_first(job)), rank(job)));
+        queued.truncate(if rules.strict { 1 } else { queued.len() });
+        queued.into_iter().find_map(|job| self.verdict(job))
     }
 
     fn in_line(&self) -> impl Iterator<Item = &Job> {
-        let promised = |job: &Job| self.promises.iter().any(|promise| promise.who == job.key);
-        let predecessor_goes = |job: &Job| self.predecessor(job).is_some_and(|before| before.gives_back.is_some());
-        self.waiting.iter().filter(move |job| !promised(job) && !predecessor_goes(job))
+        let has_reservation = |job: &Job| self.promises.iter().any(|reservation| reservation.who == job.key);
+        let predecessor_is_releasing =
+            |job: &Job| self.predecessor(job).is_some_and(|before| before.gives_back.is_some());
+        self.waiting.iter().filter(move |job| !has_reservation(job) && !predecessor_is_releasing(job))
     }
 
-    /// Others were evicted for it, so it comes first in line.
+    /// Reports whether a job precedes its queue because others were evicted for it.
     fn comes_first(&self, job: &Job) -> bool {
         job.room_made.is_some() && !self.world.queue(&job.queue).strict
     }
 
     fn verdict(&self, job: &Job) -> Option<Candidate> {
-        let asked: Vec<i32> = job.pod_sets.iter().map(|set| set.count).collect();
-        let in_room = job.room_made.as_ref().and_then(|room| self.at_most(job, &room.counts, true));
+        let requested: Vec<i32> = job.pod_sets.iter().map(|set| set.count).collect();
+        let in_reservation = job.room_made.as_ref().and_then(|room| self.at_most(job, &room.counts, true));
         let gets = |found: &Candidate| !matches!(found.gets, Gets::KeptBack);
-        let verdict = in_room.filter(gets).or_else(|| self.at_most(job, &asked, false));
+        let nomination = in_reservation.filter(gets).or_else(|| self.at_most(job, &requested, false));
         let rules = self.world.queue(&job.queue);
-        let keeps_back = rules.strict && rules.reclaim != ReclaimPolicy::Any;
-        verdict.filter(|found| keeps_back || gets(found))
+        let reserves = rules.strict && rules.reclaim != ReclaimPolicy::Any;
+        nomination.filter(|found| reserves || gets(found))
     }
 
-    /// With all of these pods, or with as many as can be; in the room that was made or anywhere.
-    fn at_most(&self, job: &Job, whole: &[i32], in_room: bool) -> Option<Candidate> {
-        let verdict = self.attempt(job, whole, in_room);
+    /// Nominates a job with these pod counts, or with the most that fit; in its reserved assignment
+    /// or anywhere.
+    fn at_most(&self, job: &Job, whole: &[i32], in_reservation: bool) -> Option<Candidate> {
+        let nomination = self.attempt(job, whole, in_reservation);
         let gets = |found: &Candidate| !matches!(found.gets, Gets::KeptBack);
-        if verdict.as_ref().is_some_and(gets) {
-            return verdict;
+        if nomination.as_ref().is_some_and(gets) {
+            return nomination;
         }
-        let smaller = |counts: &[i32]| self.attempt(job, counts, in_room).filter(gets);
+        let smaller = |counts: &[i32]| self.attempt(job, counts, in_reservation).filter(gets);
         let found = match &job.ladder {
             Some(ladder) => step_by_step(ladder, whole, smaller),
             None => reduced(job, whole).into_iter().find_map(|counts| smaller(&counts)),
         };
-        found.or(verdict)
+        found.or(nomination)
     }
 
-    fn attempt(&self, job: &Job, counts: &[i32], in_room: bool) -> Option<Candidate> {
+    fn attempt(&self, job: &Job, counts: &[i32], in_reservation: bool) -> Option<Candidate> {
         let predecessor = self.predecessor(job);
-        let gone: Vec<(ObjectKey, PreemptionScope)> =
+        let released: Vec<(ObjectKey, PreemptionScope)> =
             predecessor.iter().map(|before| (before.job.key.clone(), PreemptionScope::Whole)).collect();
-        let may_go = |holder: &&Holder| {
+        let may_be_preempted = |holder: &&Holder| {
             let successor = predecessor.as_ref().is_some_and(|before| before.job.key == holder.job.key);
             holder.observed && holder.gives_back != Some(PreemptionScope::Whole) && !successor
         };
@@ -150,11 +155,11 @@ impl<'w> State<'w> {
             world: self.world,
             job,
             queue: self.world.queue(&job.queue),
-            actual: self.book(false).without(&gone),
-            planned: self.book(true).without(&gone),
-            holders: self.holders.iter().filter(may_go).cloned().collect(),
+            actual: self.book(false).without(&released),
+            planned: self.book(true).without(&released),
+            holders: self.holders.iter().filter(may_be_preempted).cloned().collect(),
             predecessor: predecessor.clone(),
-            room: job.room_made.as_ref().filter(|_| in_room),
+            room: job.room_made.as_ref().filter(|_| in_reservation),
             waiting: self.in_line().map(|job| (job.clone(), self.predecessor(job))).collect(),
         };
         let assignment = ask.assign(counts)?;
@@ -167,8 +172,8 @@ impl<'w> State<'w> {
             Mode::NoFit => return None,
             Mode::NoCandidates => Gets::KeptBack,
             Mode::Preempt | Mode::Reclaim => match victims::search(&ask, &assignment.usage, &assignment.short) {
-                nobody if nobody.is_empty() => Gets::KeptBack,
-                victims => Gets::Room(victims),
+                targets if targets.is_empty() => Gets::KeptBack,
+                targets => Gets::Room(targets),
             },
             Mode::Deferred => Gets::Room(Vec::new()),
             Mode::Fit => Gets::Admission(assignment),
@@ -177,10 +182,11 @@ impl<'w> State<'w> {
         Some(Candidate { job: job.clone(), level, usage, gets })
     }
 
-    /// kueue v0.19.2 `pkg/scheduler/scheduler.go`, `quotaResourcesToReserve`.
+    /// Returns the usage that a pending head reserves: kueue v0.19.2 `pkg/scheduler/scheduler.go`,
+    /// `quotaResourcesToReserve`.
     fn kept_back(&self, ask: &Ask<'_>, level: u32, usage: &Usage) -> Usage {
         let (book, node) = (self.book(true), ask.queue.node());
-        let kept = |fr: &Fr, amount: i128| {
+        let reserved = |fr: &Fr, amount: i128| {
             let (limits, used) = (book.limits(&node, fr), book.used(&node, fr));
             match limits.borrowing {
                 _ if level == 0 => amount.min(limits.nominal - used),
@@ -188,7 +194,7 @@ impl<'w> State<'w> {
                 Some(borrowing) => amount.min(limits.nominal + borrowing - used),
             }
         };
-        usage.iter().map(|(fr, amount)| (fr.clone(), kept(fr, *amount).max(0))).collect()
+        usage.iter().map(|(fr, amount)| (fr.clone(), reserved(fr, *amount).max(0))).collect()
     }
 
     fn first(&self, candidates: &BTreeMap<String, Candidate>) -> Option<String> {
@@ -199,7 +205,8 @@ impl<'w> State<'w> {
         candidates.iter().min_by_key(order).map(|(queue, _)| queue.clone())
     }
 
-    /// Kueue's tournament: the best child of each Cohort, from the leaves up.
+    /// Returns the winner of Kueue's tournament: the first child of each Cohort, from the leaves
+    /// up.
     fn winner(&self, node: &Node, candidates: &BTreeMap<String, Candidate>) -> Option<String> {
         if let Node::Queue(name) = node {
             return candidates.contains_key(name).then(|| name.clone());
@@ -210,13 +217,13 @@ impl<'w> State<'w> {
     }
 
     fn compare(&self, a: &(String, Node), b: &(String, Node), candidates: &BTreeMap<String, Candidate>) -> Ordering {
-        let side = |(queue, child): &(String, Node)| {
+        let entry = |(queue, child): &(String, Node)| {
             let candidate = &candidates[queue];
             let book = self.book(true).with(queue, &candidate.job.key, &candidate.usage);
             let borrows = candidate.usage.iter().any(|(fr, amount)| *amount > 0 && book.exceeds(child, fr));
             (Reverse(candidate.job.room_made.is_some()), borrows, book.share(child), rank(&candidate.job))
         };
-        let (a, b) = (side(a), side(b));
+        let (a, b) = (entry(a), entry(b));
         a.0.cmp(&b.0).then(a.1.cmp(&b.1)).then(a.2.compare(b.2)).then(a.3.cmp(&b.3))
     }
 
@@ -225,15 +232,15 @@ impl<'w> State<'w> {
         *self.turns.entry(queue.to_owned()).or_default() += 1;
         match &candidate.gets {
             Gets::Admission(assignment) => self.admit(job, assignment, decision),
-            Gets::Room(victims) => {
-                for victim in victims {
-                    let holder = self.holders.iter_mut().find(|holder| holder.job.key == victim.key);
-                    let holder = holder.expect("the victim holds quota");
-                    holder.gives_back = holder.gives_back.max(Some(victim.loss));
-                    let evicted = decision.evicted.entry(victim.key.clone());
-                    let evicted = evicted.or_insert_with(|| (victim.loss, job.key.clone(), victim.right));
-                    if evicted.0 < victim.loss {
-                        *evicted = (victim.loss, job.key.clone(), victim.right);
+            Gets::Room(targets) => {
+                for target in targets {
+                    let holder = self.holders.iter_mut().find(|holder| holder.job.key == target.key);
+                    let holder = holder.expect("the target holds quota");
+                    holder.gives_back = holder.gives_back.max(Some(target.loss));
+                    let evicted = decision.evicted.entry(target.key.clone());
+                    let evicted = evicted.or_insert_with(|| (target.loss, job.key.clone(), target.right));
+                    if evicted.0 < target.loss {
+                        *evicted = (target.loss, job.key.clone(), target.right);
                     }
                 }
                 decision.deferred.insert(job.key.clone());
@@ -248,14 +255,15 @@ impl<'w> State<'w> {
     }
 
     fn admit(&mut self, job: &Job, assignment: &Assignment, decision: &mut Decision) {
-        // What was decided in this cycle only is never written, if it is replaced in this cycle too.
+        // An admission of this cycle is never written if the workload is replaced in this cycle
+        // too, so its usage does not count.
         let least = self.predecessor(job).map(|before| if before.observed { before.usage } else { before.least });
         let least = least.unwrap_or_default();
-        let over = self.world.chain(job);
-        // Who was admitted just before is over before it is told so.
-        decision.admitted.retain(|admitted| !over.contains(&admitted.workload));
-        self.holders.retain(|holder| !over.contains(&holder.job.key));
-        self.waiting.retain(|waiting| waiting.key != job.key && !over.contains(&waiting.key));
+        let replaced = self.world.chain(job);
+        // A predecessor admitted in this cycle is finished before its admission is written.
+        decision.admitted.retain(|admitted| !replaced.contains(&admitted.workload));
+        self.holders.retain(|holder| !replaced.contains(&holder.job.key));
+        self.waiting.retain(|waiting| waiting.key != job.key && !replaced.contains(&waiting.key));
         let sets = assignment.pod_sets.iter().map(|(name, count, flavors)| PodSetAssignment {
             name: name.clone(),
             count: Some(*count),
@@ -276,7 +284,7 @@ impl<'w> State<'w> {
     }
 }
 
-/// One step after the other, as far as it gets something.
+/// Applies the growth steps in order and skips those that do not fit.
 fn step_by_step(ladder: &Ladder, whole: &[i32], gets: impl Fn(&[i32]) -> Option<Candidate>) -> Option<Candidate> {
     let (mut counts, mut best) = (ladder.foot.clone(), None);
     for step in &ladder.steps {
@@ -290,7 +298,7 @@ fn step_by_step(ladder: &Ladder, whole: &[i32], gets: impl Fn(&[i32]) -> Option<
     best
 }
 
-/// What a job could do with instead, the most first.
+/// Returns the reduced pod counts of partial admission, the largest first.
 fn reduced(job: &Job, whole: &[i32]) -> Vec<Vec<i32>> {
     let spare: Vec<i32> = job.pod_sets.iter().zip(whole).map(|(set, count)| count - set.min_count).collect();
     let most: i32 = spare.iter().sum();

@@ -1,4 +1,5 @@
-//! Who has to go: kueue v0.19.2 `pkg/scheduler/preemption`, `classicalPreemptions` and `fairPreemptions`.
+//! Selection of preemption targets: kueue v0.19.2 `pkg/scheduler/preemption`,
+//! `classicalPreemptions` and `fairPreemptions`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +21,9 @@ pub(super) struct Victim {
     pub(super) queue: String,
     pub(super) right: PreemptionReason,
     pub(super) loss: PreemptionScope,
-    /// Lowest priority, then the least loss, then latest reservation, then uid.
+    /// Candidate order: lowest priority, smallest loss, latest reservation, uid.
     order: (i32, PreemptionScope, Reverse<Timestamp>, String),
-    /// The lowest Cohort that its ClusterQueue has in common with the preemptor's.
+    /// Lowest common Cohort of the target's and the preemptor's ClusterQueue.
     common: Option<Node>,
     only_without_borrowing: bool,
 }
@@ -32,7 +33,7 @@ impl Victim {
         Node::Queue(self.queue.clone())
     }
 
-    /// The same workload loses this only with the other.
+    /// Reports whether this loss of a workload requires the other, smaller one.
     fn goes_after(&self, other: &Self) -> bool {
         self.key == other.key && self.loss > other.loss
     }
@@ -43,11 +44,13 @@ struct Search<'a> {
     node: Node,
     usage: &'a Usage,
     short: &'a BTreeSet<Fr>,
-    /// Those that lose less than this, because their ClusterQueue could take back what they give.
+    /// Exempt workloads with the smallest excluded scope: their ClusterQueue could reclaim back
+    /// their quota.
     spared: BTreeMap<ObjectKey, PreemptionScope>,
 }
 
-/// The victims for this usage, where others have to go for what is short; nobody if that is not enough.
+/// Returns the targets whose preemption makes this usage fit, considering only usage of `short`;
+/// empty if preemption is not enough.
 pub(super) fn search(ask: &Ask<'_>, usage: &Usage, short: &BTreeSet<Fr>) -> Vec<Victim> {
     let mut search = Search { ask, node: ask.queue.node(), usage, short, spared: BTreeMap::new() };
     loop {
@@ -84,7 +87,7 @@ impl Search<'_> {
         book.fits(&self.node, self.usage) && (may_borrow || !borrows)
     }
 
-    /// Lets all stay that need not go, the last but one first.
+    /// Fills back unnecessary targets, beginning with the last but one.
     fn fewest(&self, mut victims: Vec<Victim>, may_borrow: bool) -> Vec<Victim> {
         for index in (0..victims.len() - 1).rev() {
             let mut fewer = victims.clone();
@@ -96,8 +99,9 @@ impl Search<'_> {
         victims
     }
 
-    /// Whether a ClusterQueue could reclaim what its victims gave to a preemptor that borrows: those that would fit into its
-    /// own quota ask for more than is free.
+    /// Reports whether a ClusterQueue could reclaim the quota of its targets from a borrowing
+    /// preemptor: the workloads that would fit into its nominal quota request more than is
+    /// available.
     fn has_claim(&self, name: &str, victims: &[Victim]) -> bool {
         let queue = self.ask.world.queues.iter().find(|queue| queue.name == name).expect("a ClusterQueue");
         let book = self.without(victims).with(&self.ask.queue.name, &self.ask.job.key, self.usage);
@@ -138,7 +142,8 @@ impl Search<'_> {
         })
     }
 
-    /// Those of one ClusterQueue that the policies allow for and that hold something of what is short, in order.
+    /// Returns the candidates of one ClusterQueue in order: workloads that the policies allow and
+    /// that use some of `short`.
     fn candidates(&self, queue: &str) -> Vec<Victim> {
         let (rules, job) = (self.ask.queue, self.ask.job);
         let own = queue == rules.name;
@@ -153,16 +158,16 @@ impl Search<'_> {
                 (false, _, ReclaimPolicy::Any) => true,
             }
         };
-        let some = |usage: &Usage| self.short.iter().any(|fr| usage.get(fr).is_some_and(|used| *used > 0));
-        let uses = |holder: &Holder| holder.keeps().any(|(_, usage)| some(usage));
-        let asked = |holder: &&Holder| holder.job.queue == queue && may(holder) && uses(holder);
-        let holders = self.ask.holders.iter().filter(asked);
+        let uses_short = |usage: &Usage| self.short.iter().any(|fr| usage.get(fr).is_some_and(|used| *used > 0));
+        let uses = |holder: &Holder| holder.keeps().any(|(_, usage)| uses_short(usage));
+        let is_candidate = |holder: &&Holder| holder.job.queue == queue && may(holder) && uses(holder);
+        let holders = self.ask.holders.iter().filter(is_candidate);
         let losses = holders.flat_map(|holder| holder.keeps().map(move |(loss, _)| (holder, *loss)));
-        let stays = |holder: &Holder, loss: PreemptionScope| {
+        let is_exempt = |holder: &Holder, loss: PreemptionScope| {
             self.spared.get(&holder.job.key).is_some_and(|spared| *spared <= loss)
         };
         let mut victims: Vec<Victim> = losses
-            .filter(|(holder, loss)| !stays(holder, *loss))
+            .filter(|(holder, loss)| !is_exempt(holder, *loss))
             .map(|(holder, loss)| Victim {
                 key: holder.job.key.clone(),
                 queue: queue.to_owned(),
@@ -178,16 +183,16 @@ impl Search<'_> {
     }
 
     fn classical(&self) -> Vec<Victim> {
-        let (by_right, by_priority) = self.outsiders();
-        let (nobody_by_right, nobody_by_priority) = (by_right.is_empty(), by_priority.is_empty());
-        let candidates = [by_right, by_priority, self.candidates(&self.ask.queue.name)].concat();
+        let (reclaimable, by_priority) = self.outsiders();
+        let (none_reclaimable, none_by_priority) = (reclaimable.is_empty(), by_priority.is_empty());
+        let candidates = [reclaimable, by_priority, self.candidates(&self.ask.queue.name)].concat();
         let forbidden = !self.ask.queue.borrow_within_cohort;
         let planned = &self.ask.planned;
         let under = |fr: &Fr| planned.used(&self.node, fr) < planned.limits(&self.node, fr).nominal;
         let attempts: &[bool] =
-            if (nobody_by_right && nobody_by_priority) || (forbidden && !self.short.iter().all(under)) {
+            if (none_reclaimable && none_by_priority) || (forbidden && !self.short.iter().all(under)) {
                 &[true]
-            } else if forbidden && nobody_by_right {
+            } else if forbidden && none_reclaimable {
                 &[false, true]
             } else {
                 &[true, false]
@@ -206,7 +211,8 @@ impl Search<'_> {
         Vec::new()
     }
 
-    /// Whether a candidate's ClusterQueue, and each Cohort up to the common one, still exceeds its part.
+    /// Reports whether a candidate's ClusterQueue, and each Cohort up to the common one, still
+    /// exceeds its quota.
     fn still_valid(&self, candidate: &Victim, victims: &[Victim], may_borrow: bool) -> bool {
         if candidate.queue == self.ask.queue.name {
             return true;
@@ -222,9 +228,10 @@ impl Search<'_> {
         nodes.iter().all(|node| book.exceeds_any(node, self.short))
     }
 
-    /// Candidates of other ClusterQueues: those over whose quota the preemptor's part of the tree has a right, and the others.
+    /// Returns the candidates of other ClusterQueues: first those that the preemptor's subtree can
+    /// reclaim from within its quota, second all others.
     fn outsiders(&self) -> (Vec<Victim>, Vec<Victim>) {
-        let (mut by_right, mut by_priority) = (Vec::new(), Vec::new());
+        let (mut reclaimable, mut by_priority) = (Vec::new(), Vec::new());
         let book = &self.ask.planned;
         let mut advantage = self.usage.iter().all(|(fr, amount)| self.has_quota(&self.node, fr, *amount));
         let mut remaining = self.left_over(&self.node, self.usage);
@@ -236,7 +243,7 @@ impl Search<'_> {
                 victim.common = Some(cohort.clone());
                 victim.right = PreemptionReason::InCohortReclamation;
                 if advantage {
-                    by_right.push(victim);
+                    reclaimable.push(victim);
                     continue;
                 }
                 let (priority, threshold) = (victim.order.0, self.ask.queue.threshold);
@@ -251,9 +258,9 @@ impl Search<'_> {
             remaining = self.left_over(&cohort, &remaining);
             inside.push(cohort);
         }
-        by_right.sort_by(|a, b| a.order.cmp(&b.order));
+        reclaimable.sort_by(|a, b| a.order.cmp(&b.order));
         by_priority.sort_by(|a, b| a.order.cmp(&b.order));
-        (by_right, by_priority)
+        (reclaimable, by_priority)
     }
 
     fn has_quota(&self, node: &Node, fr: &Fr, amount: i128) -> bool {
@@ -265,7 +272,8 @@ impl Search<'_> {
         usage.iter().map(|(fr, amount)| (fr.clone(), left(fr, *amount))).collect()
     }
 
-    /// The ClusterQueues below a Cohort that exceed their part, as does every Cohort between; not those in what was seen.
+    /// Collects the ClusterQueues below a Cohort that exceed their quota, as does every Cohort
+    /// between; skips the nodes in `seen`.
     fn exceeding(&self, cohort: &Node, seen: &[Node], queues: &mut Vec<String>) {
         for child in self.ask.planned.children(cohort) {
             if seen.contains(&child) || !self.ask.planned.exceeds_any(&child, self.short) {
@@ -305,17 +313,17 @@ impl Search<'_> {
     }
 }
 
-/// One pass over the candidates that are left, the largest share first.
+/// One pass over the remaining candidates, the largest share first.
 struct Pass<'a> {
     search: &'a Search<'a>,
     left: BTreeMap<String, Vec<Victim>>,
-    /// Parts of the tree that nobody is taken from any more.
+    /// Nodes without further candidates.
     done: BTreeSet<Node>,
     victims: Vec<Victim>,
 }
 
 impl Pass<'_> {
-    /// Planned usage with the workload counted in and the victims gone.
+    /// Returns planned usage with the preemptor and without the targets.
     fn book(&self) -> Book<'_> {
         let Search { ask, usage, .. } = self.search;
         self.search.without(&self.victims).with(&ask.queue.name, &ask.job.key, usage)
@@ -325,7 +333,7 @@ impl Pass<'_> {
         !self.victims.is_empty() && self.search.fits(&self.victims, true)
     }
 
-    /// Returns those that the rule spared.
+    /// Runs the first strategy; returns the candidates that it did not allow.
     fn first(&mut self, rule: PreemptionStrategy) -> BTreeMap<String, Vec<Victim>> {
         let mut spared: BTreeMap<String, Vec<Victim>> = BTreeMap::new();
         let entitled = !self.search.short.iter().any(|fr| {
@@ -369,7 +377,8 @@ impl Pass<'_> {
         spared
     }
 
-    /// One of each ClusterQueue whose share is larger than the preemptor's.
+    /// Runs the second strategy: takes one candidate from each ClusterQueue with a larger share
+    /// than the preemptor's.
     fn second(&mut self) {
         while let Some(queue) = self.next() {
             let (ours, theirs) = self.sides(&queue);
@@ -385,7 +394,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The nodes right below the lowest common Cohort: the preemptor's, and the target's.
+    /// Returns the preemptor's and the target's node directly below the lowest common Cohort.
     fn sides(&self, target: &str) -> (Node, Node) {
         let book = self.book();
         let path = |node: Node| [vec![node.clone()], book.above(&node)].concat();
@@ -395,7 +404,7 @@ impl Pass<'_> {
         (below(&ours, &theirs).expect("a node"), below(&theirs, &ours).expect("a node"))
     }
 
-    /// The ClusterQueue that gives next.
+    /// Returns the ClusterQueue of the next candidate; `None` if there is none.
     fn next(&mut self) -> Option<String> {
         let root = self.search.ask.planned.root(&self.search.node);
         if let Node::Queue(name) = &root {
@@ -410,7 +419,7 @@ impl Pass<'_> {
         None
     }
 
-    /// `None` when something below was found to be done with.
+    /// Returns the next ClusterQueue below a Cohort; `None` if a node was marked as done instead.
     fn next_below(&mut self, cohort: &Node) -> Option<String> {
         let children = self.book().children(cohort);
         let preemptor = self.search.node.clone();

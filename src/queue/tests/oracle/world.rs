@@ -1,4 +1,4 @@
-//! The objects of a cluster, read into plain values.
+//! The objects of a cluster as plain values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,19 +21,20 @@ use sluice_api::kueue::{Admission, ClusterQueue, FairSharing, ResourceFlavorSpec
 use sluice_api::quantity::{Amount, Exact, Quantity};
 use sluice_plan::ObjectKey;
 
+/// A ClusterQueue.
 #[derive(Debug, Clone)]
 pub(super) struct Queue {
     pub(super) name: String,
-    /// Covered resources, and flavors in order.
+    /// Covered resources and flavors of each resource group, in order.
     pub(super) groups: Vec<(Vec<String>, Vec<String>)>,
     pub(super) strict: bool,
     pub(super) within: WithinClusterQueuePolicy,
     pub(super) reclaim: ReclaimPolicy,
     pub(super) borrow_within_cohort: bool,
     pub(super) threshold: Option<i32>,
-    /// whenCanBorrow is TryNextFlavor.
+    /// `whenCanBorrow` is TryNextFlavor.
     pub(super) next_if_borrowing: bool,
-    /// whenCanPreempt is TryNextFlavor.
+    /// `whenCanPreempt` is TryNextFlavor.
     pub(super) next_if_preempting: bool,
     pub(super) preemption_over_borrowing: bool,
 }
@@ -53,54 +54,56 @@ pub(super) struct PodSet {
     pub(super) placement: NodeRequirements,
 }
 
-/// What a workload may be granted when not all of it can be.
+/// Growth plan of a slice: the pod counts that may be admitted.
 #[derive(Debug, Clone)]
 pub(super) struct Ladder {
     pub(super) foot: Vec<i32>,
-    /// What each step adds to each pod set.
+    /// Pods that each step adds to each pod set.
     pub(super) steps: Vec<Vec<i32>>,
 }
 
-/// A workload, whether it waits or holds quota.
+/// A pending or admitted workload.
 #[derive(Debug, Clone)]
 pub(super) struct Job {
     pub(super) key: ObjectKey,
     pub(super) uid: String,
     pub(super) queue: String,
-    /// In which order it may be granted its pods.
+    /// Growth plan; `None` if the pods are admitted all together.
     pub(super) ladder: Option<Ladder>,
     pub(super) priority: i32,
     pub(super) since: Timestamp,
     pub(super) pod_sets: Vec<PodSet>,
     pub(super) replaces: Option<ObjectKey>,
-    /// What others were evicted for.
+    /// Assignment reserved by preemption.
     pub(super) room_made: Option<ReservedAssignment>,
 }
 
+/// A workload that holds quota.
 #[derive(Debug, Clone)]
 pub(super) struct Holder {
     pub(super) job: Job,
     pub(super) reserved: Timestamp,
-    /// What it is charged.
+    /// Accounted usage.
     pub(super) usage: Usage,
     pub(super) admission: Admission,
-    /// What of that is lost with what, the first loss first.
+    /// Usage lost with each preemption scope, the smallest scope first.
     pub(super) losses: Vec<(PreemptionScope, Usage)>,
-    /// What of that it has to give back already.
+    /// Scope that it is already releasing.
     pub(super) gives_back: Option<PreemptionScope>,
-    /// Its admission is written; it was not decided in this cycle.
+    /// Its admission was observed, not decided in this cycle.
     pub(super) observed: bool,
-    /// What those that it replaced in this cycle hold until they are seen to be over.
+    /// Usage of the slices that it replaced in this cycle, held until they are observed as
+    /// finished.
     pub(super) least: Usage,
 }
 
 impl Holder {
-    /// What can still be taken from it, the first loss first.
+    /// Returns the usage that can still be preempted, the smallest scope first.
     pub(super) fn keeps(&self) -> impl Iterator<Item = &(PreemptionScope, Usage)> {
         self.losses.iter().filter(|(loss, _)| self.gives_back < Some(*loss))
     }
 
-    /// What it holds; in the planned view without what it has to give back.
+    /// Returns its usage; the planned view omits what it is releasing.
     pub(super) fn held(&self, planned: bool) -> impl Iterator<Item = Held> {
         let held = self.losses.iter().filter(move |(loss, _)| !planned || self.gives_back < Some(*loss));
         held.map(|(loss, usage)| Held {
@@ -111,11 +114,13 @@ impl Holder {
         })
     }
 
+    /// Returns the usage lost with this scope only.
     pub(super) fn loses(&self, loss: PreemptionScope) -> &Usage {
         &self.losses.iter().find(|(other, _)| *other == loss).expect("a loss").1
     }
 }
 
+/// State of a cluster at the beginning of a cycle.
 #[derive(Debug, Clone)]
 pub(crate) struct World {
     pub(super) tree: Tree,
@@ -125,7 +130,7 @@ pub(crate) struct World {
     pub(super) strategies: Option<Vec<PreemptionStrategy>>,
     pub(super) waiting: Vec<Job>,
     pub(super) holders: Vec<Holder>,
-    /// Which slice each says it replaces.
+    /// The slice that each workload replaces, by workload.
     claims: BTreeMap<ObjectKey, ObjectKey>,
 }
 
@@ -167,9 +172,9 @@ impl World {
 
     fn add(&mut self, workload: &Workload, cluster: &Cluster) {
         let status = workload.status.clone().unwrap_or_default();
-        let is = |type_| condition::is_true(&status.conditions, type_);
+        let is_true = |type_| condition::is_true(&status.conditions, type_);
         self.claims.extend(claim_of(workload).map(|claimed| (ObjectKey::of(workload), claimed)));
-        if is(names::FINISHED) {
+        if is_true(names::FINISHED) {
             return;
         }
         let local_queue =
@@ -177,7 +182,7 @@ impl World {
         let queue = cluster.local_queues.get(&local_queue).and_then(|queue| queue.spec.cluster_queue.clone());
         let job = job_of(workload, queue.unwrap_or_default());
         match &status.admission {
-            Some(admission) if is(names::QUOTA_RESERVED) => {
+            Some(admission) if is_true(names::QUOTA_RESERVED) => {
                 let reserved = condition::get(&status.conditions, names::QUOTA_RESERVED).expect("it is reserved");
                 self.holders.push(Holder {
                     reserved: reserved.last_transition_time.0,
@@ -197,7 +202,8 @@ impl World {
         }
     }
 
-    /// Slices whose successor holds quota in their place count no more, but the successor is charged no less than they were.
+    /// Removes slices whose replacement holds quota; the replacement's usage is at least that of
+    /// the slices.
     fn supersede(&mut self) {
         for index in 0..self.holders.len() {
             let mut claimed = self.holders[index].job.replaces.clone();
@@ -220,12 +226,12 @@ impl World {
         self.waiting.retain(|job| !claims.contains(&job.key));
     }
 
-    /// The slices before this one.
+    /// Returns the slices that a job replaces, directly and indirectly.
     pub(super) fn chain(&self, job: &Job) -> Vec<ObjectKey> {
         std::iter::successors(self.claims.get(&job.key), |key| self.claims.get(key)).cloned().collect()
     }
 
-    /// What there is, for people.
+    /// Formats the world for failure messages.
     pub(crate) fn summary(&self) -> String {
         use std::fmt::Write;
         let (mut text, usage) = (String::new(), |usage: &Usage| {
@@ -238,8 +244,8 @@ impl World {
         for (node, spec) in &self.tree {
             let limits = spec.limits.iter().filter(|(_, limits)| limits.nominal > 0 || limits.borrowing.is_some());
             let limits: Vec<String> = limits
-                .map(|((flavor, resource), of)| {
-                    format!("{flavor}/{resource}={}b{:?}l{:?}", of.nominal, of.borrowing, of.lending)
+                .map(|((flavor, resource), limits)| {
+                    format!("{flavor}/{resource}={}b{:?}l{:?}", limits.nominal, limits.borrowing, limits.lending)
                 })
                 .collect();
             let _ = writeln!(text, "{node:?} in {:?} weight {}: {}", spec.parent, spec.weight, limits.join(" "));
@@ -252,7 +258,7 @@ impl World {
             let losses = holder.losses.iter().map(|(loss, lost)| format!("{loss:?} {}", usage(lost)));
             let _ = writeln!(
                 text,
-                "{} holds in {queue} prio {priority} since {since} reserved {} gives back {:?}: {}",
+                "{} admitted in {queue} priority {priority} created {since} reserved {} releasing {:?}: {}",
                 key.name,
                 holder.reserved,
                 holder.gives_back,
@@ -267,7 +273,7 @@ impl World {
                 .collect();
             let _ = writeln!(
                 text,
-                "{} waits in {} prio {} since {} replaces {:?}: {}",
+                "{} pending in {} priority {} created {} replaces {:?}: {}",
                 job.key.name,
                 job.queue,
                 job.priority,
@@ -284,7 +290,7 @@ impl World {
     }
 }
 
-/// The larger of both, element by element.
+/// Returns the element-wise maximum.
 pub(super) fn most_of(a: &Usage, b: &Usage) -> Usage {
     let amount = |usage: &Usage, fr: &Fr| usage.get(fr).copied().unwrap_or(0);
     a.keys().chain(b.keys()).map(|fr| (fr.clone(), amount(a, fr).max(amount(b, fr)))).collect()
@@ -332,7 +338,7 @@ fn queue_of(object: &ClusterQueue) -> Queue {
     }
 }
 
-/// The pods of each pod set before the first step, and what each single step adds; nothing if there is but one.
+/// Reads the growth plan from the slice record; `None` without at least two steps.
 fn ladder_of(workload: &Workload) -> Option<Ladder> {
     let annotation = workload.metadata.annotations.as_ref()?.get("sluice.dev/slice")?;
     let record: Value = serde_json::from_str(annotation).expect("JSON");
@@ -383,17 +389,22 @@ fn job_of(workload: &Workload, queue: String) -> Job {
     }
 }
 
-/// What of its charge a workload has to give back.
+/// Returns the scope that a workload is releasing; `None` if it is not evicted.
 fn gives_back(workload: &Workload) -> Option<PreemptionScope> {
     let conditions = &workload.status.as_ref()?.conditions;
     if condition::is_true(conditions, names::EVICTED) {
         return Some(PreemptionScope::Whole);
     }
-    let told = condition::get(conditions, "sluice.dev/PartiallyPreempted").filter(|told| told.status == "True")?;
-    Some(PreemptionScope::Part(if told.reason == "Surge" { PreemptiblePart::Surge } else { PreemptiblePart::Replicas }))
+    let preempted =
+        condition::get(conditions, "sluice.dev/PartiallyPreempted").filter(|found| found.status == "True")?;
+    Some(PreemptionScope::Part(if preempted.reason == "Surge" {
+        PreemptiblePart::Surge
+    } else {
+        PreemptiblePart::Replicas
+    }))
 }
 
-/// What a workload holds, in the order in which it is lost.
+/// Returns the usage lost with each preemption scope, the smallest scope first.
 fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(PreemptionScope, Usage)> {
     let annotation = workload.metadata.annotations.as_ref().and_then(|all| all.get("sluice.dev/slice"));
     let record: Value = annotation.map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"));
@@ -421,7 +432,7 @@ fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(PreemptionScope
     losses
 }
 
-/// What so many pods of each pod set hold.
+/// Returns the usage of these pod counts, rounded up.
 fn usage_of_pods(admission: &Admission, pods: &BTreeMap<&str, i128>) -> Usage {
     let mut usage = Usage::new();
     for set in &admission.pod_set_assignments {
@@ -439,7 +450,8 @@ fn without(usage: &Usage, other: &Usage) -> Usage {
     usage.iter().map(|(fr, amount)| (fr.clone(), amount - other.get(fr).copied().unwrap_or(0))).collect()
 }
 
-/// All at once, but for what is given back already: it isn't known what of it is whose.
+/// Returns the whole usage as one loss, except for the part that is already being released: the
+/// usage is that of several slices, so further parts are unknown.
 fn at_once(
     usage: &Usage,
     gives_back: Option<PreemptionScope>,
@@ -471,7 +483,7 @@ pub(super) fn usage_of(admission: &Admission) -> Usage {
     usage
 }
 
-/// The ClusterQueues below each root.
+/// Returns the names of the ClusterQueues below each root.
 pub(super) fn trees(world: &World) -> BTreeMap<Node, BTreeSet<String>> {
     let book = super::book::Book { tree: &world.tree, held: Vec::new() };
     let mut trees: BTreeMap<Node, BTreeSet<String>> = BTreeMap::new();

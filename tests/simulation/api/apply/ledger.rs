@@ -1,5 +1,5 @@
-//! Field owners of all objects. The fields that writes changed are computed lazily: only server-side
-//! apply needs them, and it is rare.
+//! Field owners of all objects. The fields that writes changed are computed lazily: only
+//! server-side apply needs them, and it is rare.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

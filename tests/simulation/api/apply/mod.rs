@@ -1,7 +1,7 @@
-//! Server-side apply by the rules of structured-merge-diff (kubernetes-sigs/structured-merge-diff v6,
-//! `merge/update.go`): the applier owns the applied fields; fields of its earlier apply that have no
-//! owner left are removed; a value owned by another manager is only changed with force. Responses have
-//! no `metadata.managedFields`.
+//! Server-side apply by the rules of structured-merge-diff (kubernetes-sigs/structured-merge-diff
+//! v6, `merge/update.go`): the applier owns the applied fields; fields of its earlier apply that
+//! have no owner left are removed; a value owned by another manager is only changed with force.
+//! Responses have no `metadata.managedFields`.
 
 mod ledger;
 mod paths;
@@ -151,8 +151,9 @@ fn conflict(live: &Value, conflicts: &[(Manager, String)]) -> Refusal {
             for (manager, path) in conflicts {
                 by_manager.entry(describe(manager)).or_default().push(path);
             }
-            let each =
-                by_manager.iter().map(|(manager, paths)| format!("conflicts with {manager}:\n- {}", paths.join("\n- ")));
+            let each = by_manager
+                .iter()
+                .map(|(manager, paths)| format!("conflicts with {manager}:\n- {}", paths.join("\n- ")));
             each.collect::<Vec<_>>().join("\n")
         }
     };

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::shape::Shape;
 
-/// Path of a field or list item; each segment is written as in error messages: `.spec`, `[name="a"]`.
+/// Path of a field or list item; each segment is written as in error messages: `.spec`,
+/// `[name="a"]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldPath(Vec<String>);
 
@@ -100,8 +101,8 @@ impl Fields {
     }
 }
 
-/// Returns true if a field can have an owner: not the identity of the object, nor fields that only the
-/// API server writes.
+/// Returns true if a field can have an owner: not the identity of the object, nor fields that only
+/// the API server writes.
 pub fn is_owned(shape: Shape<'_>, name: &str) -> bool {
     match shape {
         Shape::Root(_) => name != "apiVersion" && name != "kind",
@@ -161,8 +162,8 @@ impl Difference {
         }
     }
 
-    /// Compares a field or a list item. With `counts`, its path is itself a member of the sets, in addition
-    /// to its leaves.
+    /// Compares a field or a list item. With `counts`, its path is itself a member of the sets, in
+    /// addition to its leaves.
     fn compare_part(
         &mut self,
         shape: Shape<'_>,

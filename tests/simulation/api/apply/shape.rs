@@ -1,4 +1,4 @@
-//! Merge topology of objects: which lists and maps are atomic, and the keys of the items of others.
+//! Merge rules of objects: atomic lists and maps, and the keys of list items.
 
 use std::borrow::Cow;
 

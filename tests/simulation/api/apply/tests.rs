@@ -65,9 +65,9 @@ fn field_of_another_manager_is_changed_only_with_force() {
     cluster.apply("people", json!({"spec": {"suspend": true, "rayVersion": "2"}}), false).expect("applied");
 
     cluster.apply("others", json!({"spec": {"rayVersion": "2"}}), false).expect("the same value can be shared");
-    let refusal = cluster.apply("others", json!({"spec": {"suspend": false}}), false).expect_err("refused");
+    let error = cluster.apply("others", json!({"spec": {"suspend": false}}), false).expect_err("a conflict");
     let message = "Apply failed with 1 conflict: conflict with \"people\": .spec.suspend";
-    assert_eq!((refusal.code, refusal.message.as_str()), (409, message));
+    assert_eq!((error.code, error.message.as_str()), (409, message));
 
     cluster.apply("others", json!({"spec": {"suspend": false}}), true).expect("forced");
     assert_eq!(cluster.object["spec"], json!({"suspend": false, "rayVersion": "2"}));
@@ -81,11 +81,11 @@ fn several_conflicts_are_grouped_by_manager() {
     let wanted = |active: bool, count: i64| json!({"spec": {"active": active, "podSets": [pods("head", json!({"count": count}))]}});
     workload.apply("people", wanted(true, 1), false).expect("applied");
 
-    let refusal = workload.apply("others", wanted(false, 2), false).expect_err("refused");
+    let error = workload.apply("others", wanted(false, 2), false).expect_err("a conflict");
 
     let message = "Apply failed with 2 conflicts: conflicts with \"people\":\n- .spec.active\n\
         - .spec.podSets[name=\"head\"].count";
-    assert_eq!(refusal.message, message);
+    assert_eq!(error.message, message);
 }
 
 #[rstest]
@@ -107,9 +107,9 @@ fn conflict_names_the_owned_field(#[case] wanted: Value, #[case] path: &str) {
     });
     cluster.apply("people", first, false).expect("applied");
 
-    let refusal = cluster.apply("others", wanted, false).expect_err("refused");
+    let error = cluster.apply("others", wanted, false).expect_err("a conflict");
 
-    assert!(refusal.message.ends_with(&format!(": {path}")), "{}", refusal.message);
+    assert!(error.message.ends_with(&format!(": {path}")), "{}", error.message);
 }
 
 #[test]

@@ -81,12 +81,12 @@ pub fn flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
 /// # Errors
 /// Returns an error if immutable fields change.
 pub fn check_change(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
-    let flaws = match kind.kind.as_str() {
+    let errors = match kind.kind.as_str() {
         "Pod" => pods::change_flaws(old, new),
         "Service" => services::change_flaws(old, new),
         _ => Vec::new(),
     };
-    if flaws.is_empty() { Ok(()) } else { Err(Refusal::invalid(kind, name, &flaws)) }
+    if errors.is_empty() { Ok(()) } else { Err(Refusal::invalid(kind, name, &errors)) }
 }
 
 /// Restores fields that were allocated on creation and are missing in an update.

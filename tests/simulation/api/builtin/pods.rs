@@ -93,7 +93,10 @@ pub(super) fn quality(pod: &Value) -> &'static str {
         container.pointer(&format!("/resources/{list}/{resource}")).cloned()
     };
     let lists = [("requests", "cpu"), ("requests", "memory"), ("limits", "cpu"), ("limits", "memory")];
-    if !containers.iter().any(|container| lists.iter().any(|(list, resource)| amount(container, list, resource).is_some())) {
+    if !containers
+        .iter()
+        .any(|container| lists.iter().any(|(list, resource)| amount(container, list, resource).is_some()))
+    {
         return "BestEffort";
     }
     let is_guaranteed = |container: &&Value| {
@@ -132,27 +135,27 @@ pub(super) fn flaws(pod: &Value) -> Vec<Flaw> {
         return vec![Flaw::required("spec.containers", "")];
     }
     let mut names = BTreeSet::new();
-    let mut flaws = Vec::new();
+    let mut errors = Vec::new();
     for (index, container) in containers.iter().enumerate() {
         let path = format!("spec.containers[{index}]");
         let text = |field: &str| container.get(field).and_then(Value::as_str).unwrap_or_default();
         for field in ["name", "image"].into_iter().filter(|field| text(field).is_empty()) {
-            flaws.push(Flaw::required(format!("{path}.{field}"), ""));
+            errors.push(Flaw::required(format!("{path}.{field}"), ""));
         }
         if !names.insert(text("name")) {
             let text = format!("Duplicate value: {}", json!(text("name")));
-            flaws.push(Flaw { field: format!("{path}.name"), cause: "FieldValueDuplicate", text });
+            errors.push(Flaw { field: format!("{path}.name"), cause: "FieldValueDuplicate", text });
         }
-        flaws.extend(resource_flaws(container, &path));
+        errors.extend(resource_flaws(container, &path));
     }
-    flaws
+    errors
 }
 
 /// Validates that requests do not exceed limits, and equal them for devices (extended resources).
 fn resource_flaws(container: &Value, path: &str) -> Vec<Flaw> {
     let quantities = |list: &str| container.pointer(&format!("/resources/{list}")).and_then(Value::as_object);
     let (requests, limits) = (quantities("requests"), quantities("limits"));
-    let mut flaws = Vec::new();
+    let mut errors = Vec::new();
     for (resource, request) in requests.into_iter().flatten() {
         let field = format!("{path}.resources.requests");
         let limit = typed::amount(limits, resource);
@@ -160,33 +163,33 @@ fn resource_flaws(container: &Value, path: &str) -> Vec<Flaw> {
         match (typed::amount(requests, resource), limit) {
             (Some(_), None) if is_device => {
                 let why = "Limit must be set for non overcommitable resources";
-                flaws.push(Flaw::required(format!("{path}.resources.limits"), why));
+                errors.push(Flaw::required(format!("{path}.resources.limits"), why));
             }
             (Some(amount), Some(limit)) if is_device && amount != limit => {
                 let why = format!("must be equal to {resource} limit");
-                flaws.push(Flaw::invalid(field, request, &why));
+                errors.push(Flaw::invalid(field, request, &why));
             }
             (Some(amount), Some(limit)) if amount > limit => {
                 let why = format!("must be less than or equal to {resource} limit");
-                flaws.push(Flaw::invalid(field, request, &why));
+                errors.push(Flaw::invalid(field, request, &why));
             }
             _ => {}
         }
     }
-    flaws
+    errors
 }
 
 /// Validates an update of a pod (kubernetes 1.36 `pkg/apis/core/validation/validation.go`,
 /// `ValidatePodUpdate`). The node selector of a gated pod can be extended.
 pub(super) fn change_flaws(old: &Value, new: &Value) -> Vec<Flaw> {
-    let mut flaws = new_gates(old, new);
+    let mut errors = new_gates(old, new);
     let lost_entry = |field: &str| {
         let kept = new["spec"][field].as_array().cloned().unwrap_or_default();
         old["spec"][field].as_array().is_some_and(|old| old.iter().any(|entry| !kept.contains(entry)))
     };
     if lost_entry("tolerations") {
         let why = "existing toleration can not be modified except its tolerationSeconds";
-        flaws.push(Flaw::forbidden("spec.tolerations", why));
+        errors.push(Flaw::forbidden("spec.tolerations", why));
     }
     let is_gated = old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
     let (mut before, mut after) = (fixed(old), fixed(new));
@@ -196,16 +199,16 @@ pub(super) fn change_flaws(old: &Value, new: &Value) -> Vec<Flaw> {
         let (before, after) = (before.unwrap_or_default(), after.unwrap_or_default());
         if before.as_object().is_some_and(|labels| labels.iter().any(|(key, value)| after.get(key) != Some(value))) {
             let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
-            flaws.push(Flaw::invalid("spec.nodeSelector", &after, why));
+            errors.push(Flaw::invalid("spec.nodeSelector", &after, why));
         }
     }
     if before != after {
         let why = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,\
             `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
             `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n";
-        flaws.push(Flaw::forbidden("spec", why));
+        errors.push(Flaw::forbidden("spec", why));
     }
-    flaws
+    errors
 }
 
 fn new_gates(old: &Value, new: &Value) -> Vec<Flaw> {
@@ -215,11 +218,11 @@ fn new_gates(old: &Value, new: &Value) -> Vec<Flaw> {
     };
     let known = names(old);
     let new = names(new).into_iter().enumerate().filter(|(_, gate)| !known.contains(gate));
-    let flaws = new.map(|(index, gate)| {
+    let errors = new.map(|(index, gate)| {
         let why = format!("only deletion is allowed, but found new scheduling gate '{gate}'");
         Flaw::forbidden(format!("spec.schedulingGates[{index}].name"), &why)
     });
-    flaws.collect()
+    errors.collect()
 }
 
 /// Returns the immutable part of the spec of a pod.

@@ -1,5 +1,5 @@
-//! Roundtrip of objects through their Go-like types: drops unknown and empty fields and canonicalizes
-//! quantities (apimachinery `pkg/api/resource/quantity.go`).
+//! Roundtrip of objects through their Go-like types: drops unknown and empty fields and
+//! canonicalizes quantities (apimachinery `pkg/api/resource/quantity.go`).
 
 use k8s_openapi::api::core::v1::{LimitRange, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;

@@ -1,8 +1,9 @@
-//! Compares the in-memory API server with recorded responses of a real one (Kubernetes 1.36.3, with the
-//! CRDs in `config/crd`).
+//! Compares the in-memory API server with recorded responses of a real one (Kubernetes 1.36.3, with
+//! the CRDs in `config/crd`).
 //!
-//! `KUBECONFIG=… cargo test --test simulation api::recorded -- --ignored` records the responses again,
-//! from a control plane as described in `testenv/README.md`, where the namespace `recorded` is unused.
+//! `KUBECONFIG=… cargo test --test simulation api::recorded -- --ignored` records the responses
+//! again, from a control plane as described in `testenv/README.md`, where the namespace `recorded`
+//! is unused.
 
 mod same;
 

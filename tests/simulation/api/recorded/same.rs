@@ -1,5 +1,5 @@
-//! Normalizes responses of two API servers for comparison: values that differ in every run are numbered
-//! in order of first appearance, and fields that ours does not implement are removed.
+//! Normalizes responses of two API servers for comparison: values that differ in every run are
+//! numbered in order of first appearance, and fields that ours does not implement are removed.
 
 use std::collections::BTreeMap;
 
@@ -105,8 +105,8 @@ fn is_passing_bookmark(event: &Value) -> bool {
     event["type"] == "BOOKMARK" && event.pointer("/object/metadata/annotations").is_none()
 }
 
-/// Removes field owners, and what admission adds to pods: the service account token and the tolerations
-/// of unreachable nodes.
+/// Removes field owners, and what admission adds to pods: the service account token and the
+/// tolerations of unreachable nodes.
 fn leave_out(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");

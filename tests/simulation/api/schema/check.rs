@@ -9,9 +9,9 @@ use super::{ListType, Path, Schema, Type};
 impl Schema {
     /// Validates an object; `before` is the stored object, `None` on create.
     pub fn flaws(&self, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
-        let mut flaws = Vec::new();
-        self.check(object, before, Path::Root, &mut flaws);
-        flaws
+        let mut errors = Vec::new();
+        self.check(object, before, Path::Root, &mut errors);
+        errors
     }
 
     /// Prunes, defaults and validates the status of an object; `before` is the stored object.
@@ -19,40 +19,40 @@ impl Schema {
         let (Some(schema), Some(status)) = (self.field("status"), object.get_mut("status")) else { return Vec::new() };
         let before = before.and_then(|before| before.get("status"));
         schema.settle(status, before);
-        let mut flaws = schema.flaws(status, before);
-        if !flaws.iter().any(Flaw::hides_others) {
-            flaws.extend(schema.broken_rules(status, before));
+        let mut errors = schema.flaws(status, before);
+        if !errors.iter().any(Flaw::hides_others) {
+            errors.extend(schema.broken_rules(status, before));
         }
-        for flaw in &mut flaws {
-            flaw.field = format!("status.{}", flaw.field);
+        for error in &mut errors {
+            error.field = format!("status.{}", error.field);
         }
-        flaws
+        errors
     }
 
     /// Evaluates the CEL rules of the CRD; `before` is the stored object, `None` on create.
     pub fn broken_rules(&self, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
-        let mut flaws = Vec::new();
-        self.check_rules_at(object, before, Path::Root, &mut flaws);
-        flaws
+        let mut errors = Vec::new();
+        self.check_rules_at(object, before, Path::Root, &mut errors);
+        errors
     }
 
-    fn check_rules_at(&self, value: &Value, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+    fn check_rules_at(&self, value: &Value, before: Option<&Value>, path: Path<'_>, errors: &mut Vec<Flaw>) {
         if before == Some(value) {
             return;
         }
-        self.check_rules(value, before, path, flaws);
+        self.check_rules(value, before, path, errors);
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
                     let Some(schema) = self.field(name) else { continue };
                     let before = before.and_then(|before| before.get(name));
-                    schema.check_rules_at(value, before, Path::Field(&path, name), flaws);
+                    schema.check_rules_at(value, before, Path::Field(&path, name), errors);
                 }
             }
             Value::Array(items) => {
                 let Some(schema) = self.item() else { return };
                 for (index, item) in items.iter().enumerate() {
-                    schema.check_rules_at(item, self.same_item(item, before), Path::Index(&path, index), flaws);
+                    schema.check_rules_at(item, self.same_item(item, before), Path::Index(&path, index), errors);
                 }
             }
             _ => {}
@@ -65,51 +65,57 @@ impl Schema {
         before?.as_array()?.iter().find(|earlier| self.key_of(earlier).as_ref() == Some(&key))
     }
 
-    fn check(&self, value: &Value, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+    fn check(&self, value: &Value, before: Option<&Value>, path: Path<'_>, errors: &mut Vec<Flaw>) {
         if before == Some(value) {
             return;
         }
         if !self.of.is_that_of(value) {
             let name = type_name(value);
             let why = format!("{path} in body must be of type {}: \"{name}\"", self.of.name());
-            flaws.push(Flaw::wrong_type(path.to_string(), &json!(name), &why));
+            errors.push(Flaw::wrong_type(path.to_string(), &json!(name), &why));
             return;
         }
         if !self.rules.allowed.is_empty() && !self.rules.allowed.contains(value) {
             let allowed: Vec<String> = self.rules.allowed.iter().map(Value::to_string).collect();
             let text = format!("Unsupported value: {value}: supported values: {}", allowed.join(", "));
-            flaws.push(Flaw { field: path.to_string(), cause: "FieldValueNotSupported", text });
+            errors.push(Flaw { field: path.to_string(), cause: "FieldValueNotSupported", text });
         }
         match value {
-            Value::Object(fields) => self.check_fields(fields, before, path, flaws),
-            Value::Array(items) => self.check_items(items, before, path, flaws),
-            Value::String(text) => self.check_text(text, path, flaws),
-            Value::Number(_) => self.check_number(value, path, flaws),
+            Value::Object(fields) => self.check_fields(fields, before, path, errors),
+            Value::Array(items) => self.check_items(items, before, path, errors),
+            Value::String(text) => self.check_text(text, path, errors),
+            Value::Number(_) => self.check_number(value, path, errors),
             _ => {}
         }
     }
 
-    fn check_fields(&self, fields: &Map<String, Value>, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+    fn check_fields(
+        &self,
+        fields: &Map<String, Value>,
+        before: Option<&Value>,
+        path: Path<'_>,
+        errors: &mut Vec<Flaw>,
+    ) {
         for name in self.required.iter().filter(|name| !fields.contains_key(*name)) {
-            flaws.push(Flaw::required(Path::Field(&path, name).to_string(), ""));
+            errors.push(Flaw::required(Path::Field(&path, name).to_string(), ""));
         }
         if let Some(most) = self.rules.max_properties.filter(|most| fields.len() > *most) {
-            flaws.push(too_many(path, fields.len(), most));
+            errors.push(too_many(path, fields.len(), most));
         }
         for (name, value) in fields {
             if let Some(schema) = self.field(name) {
-                schema.check(value, before.and_then(|before| before.get(name)), Path::Field(&path, name), flaws);
+                schema.check(value, before.and_then(|before| before.get(name)), Path::Field(&path, name), errors);
             }
         }
     }
 
-    fn check_items(&self, items: &[Value], before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+    fn check_items(&self, items: &[Value], before: Option<&Value>, path: Path<'_>, errors: &mut Vec<Flaw>) {
         if let Some(most) = self.rules.max_items.filter(|most| items.len() > *most) {
-            flaws.push(too_many(path, items.len(), most));
+            errors.push(too_many(path, items.len(), most));
         }
         if let Some(least) = self.rules.min_items.filter(|least| items.len() < *least) {
             let why = format!("{path} in body should have at least {least} items");
-            flaws.push(Flaw::invalid(path.to_string(), &json!(items.len()), &why));
+            errors.push(Flaw::invalid(path.to_string(), &json!(items.len()), &why));
         }
         for (index, item) in items.iter().enumerate() {
             let key = self.key_of(item);
@@ -117,10 +123,10 @@ impl Schema {
                 && items[..index].iter().any(|earlier| self.key_of(earlier).as_ref() == Some(key))
             {
                 let text = format!("Duplicate value: {key}");
-                flaws.push(Flaw { field: Path::Index(&path, index).to_string(), cause: "FieldValueDuplicate", text });
+                errors.push(Flaw { field: Path::Index(&path, index).to_string(), cause: "FieldValueDuplicate", text });
             }
             if let Some(schema) = self.item() {
-                schema.check(item, self.same_item(item, before), Path::Index(&path, index), flaws);
+                schema.check(item, self.same_item(item, before), Path::Index(&path, index), errors);
             }
         }
     }
@@ -137,30 +143,30 @@ impl Schema {
         }
     }
 
-    fn check_text(&self, text: &str, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+    fn check_text(&self, text: &str, path: Path<'_>, errors: &mut Vec<Flaw>) {
         let rules = &self.rules;
         let length = text.chars().count();
         if let Some(most) = rules.max_length.filter(|most| length > *most) {
             let text = format!("Too long: may not be more than {most} bytes");
-            flaws.push(Flaw { field: path.to_string(), cause: "FieldValueTooLong", text });
+            errors.push(Flaw { field: path.to_string(), cause: "FieldValueTooLong", text });
         }
         if let Some(least) = rules.min_length.filter(|least| length < *least) {
             let why = format!("{path} in body should be at least {least} chars long");
-            flaws.push(Flaw::invalid(path.to_string(), &json!(text), &why));
+            errors.push(Flaw::invalid(path.to_string(), &json!(text), &why));
         }
         if let Some(pattern) = rules.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
             let why = format!("{path} in body should match '{pattern}'");
-            flaws.push(Flaw::invalid(path.to_string(), &json!(text), &why));
+            errors.push(Flaw::invalid(path.to_string(), &json!(text), &why));
         }
         if rules.format.as_deref() == Some("date-time") && text.parse::<jiff::Timestamp>().is_err() {
             let why = format!("{path} in body must be of type date-time: {}", json!(text));
-            flaws.push(Flaw::wrong_type(path.to_string(), &json!(text), &why));
+            errors.push(Flaw::wrong_type(path.to_string(), &json!(text), &why));
         }
     }
 
-    fn check_number(&self, value: &Value, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+    fn check_number(&self, value: &Value, path: Path<'_>, errors: &mut Vec<Flaw>) {
         let Some(number) = value.as_f64() else { return };
-        let mut invalid = |why: String| flaws.push(Flaw::invalid(path.to_string(), value, &why));
+        let mut invalid = |why: String| errors.push(Flaw::invalid(path.to_string(), value, &why));
         if let Some(least) = self.rules.minimum.filter(|least| number < *least) {
             invalid(format!("{path} in body should be greater than or equal to {least}"));
         }
@@ -169,7 +175,7 @@ impl Schema {
         }
         if self.rules.format.as_deref() == Some("int32") && value.as_i64().is_none_or(|n| i32::try_from(n).is_err()) {
             let why = format!("Checked value must be of type integer with format int32 in {path}");
-            flaws.push(Flaw::invalid("<nil>", &json!(""), &why));
+            errors.push(Flaw::invalid("<nil>", &json!(""), &why));
         }
     }
 }

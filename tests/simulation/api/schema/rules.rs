@@ -1,5 +1,5 @@
-//! CEL validation rules of the CRDs (`x-kubernetes-validations`). There is no interpreter: the rules
-//! that writes of Sluice or its users could violate are recognized by their text.
+//! CEL validation rules of the CRDs (`x-kubernetes-validations`). There is no interpreter: the
+//! rules that writes of Sluice or its users could violate are recognized by their text.
 
 use regex::Regex;
 use serde_json::Value;
@@ -138,7 +138,7 @@ impl Holds {
 
 impl Schema {
     /// Evaluates the rules of a changed value.
-    pub(super) fn check_rules(&self, value: &Value, before: Option<&Value>, path: Path<'_>, flaws: &mut Vec<Flaw>) {
+    pub(super) fn check_rules(&self, value: &Value, before: Option<&Value>, path: Path<'_>, errors: &mut Vec<Flaw>) {
         for rule in self.checks.iter().filter(|rule| !rule.holds.hold(value, before)) {
             let path = path.to_string();
             let field = match (path.as_str(), rule.field.as_str()) {
@@ -147,7 +147,7 @@ impl Schema {
             };
             let prefix = if value.is_object() || value.is_array() { String::new() } else { format!("{value}: ") };
             let text = format!("Invalid value: {prefix}{}", rule.message);
-            flaws.push(Flaw { field, cause: "FieldValueInvalid", text });
+            errors.push(Flaw { field, cause: "FieldValueInvalid", text });
         }
     }
 }
@@ -179,8 +179,8 @@ mod tests {
 
     use super::*;
 
-    /// Beginnings of rules that are not evaluated: only administrators of flavors or queues could violate
-    /// them.
+    /// Beginnings of rules that are not evaluated: only administrators of flavors or queues could
+    /// violate them.
     const UNKNOWN: [&str; 12] = [
         "!has(self.clusterName) || (!has(self.nominatedClusterNames) ||",
         "!has(self.preference) || (self.whenCanBorrow",
@@ -216,7 +216,8 @@ mod tests {
             collect(&serde_json::to_value(definition).expect("a CRD is JSON"), &mut rules);
         }
         let is_unknown = |rule: &str| UNKNOWN.iter().any(|start| rule.starts_with(start));
-        let unlisted: Vec<&String> = rules.iter().filter(|rule| Holds::of(rule).is_none() && !is_unknown(rule)).collect();
+        let unlisted: Vec<&String> =
+            rules.iter().filter(|rule| Holds::of(rule).is_none() && !is_unknown(rule)).collect();
         assert!(unlisted.is_empty(), "{unlisted:#?}");
         let stale: Vec<&str> = KNOWN.iter().map(|(rule, _)| *rule).filter(|rule| !rules.contains(*rule)).collect();
         assert!(stale.is_empty(), "{stale:#?}");

@@ -42,7 +42,8 @@ impl Schema {
         }
     }
 
-    /// Removes unknown fields. A null counts as a missing field, since no field of our CRDs is nullable.
+    /// Removes unknown fields. A null counts as a missing field, since no field of our CRDs is
+    /// nullable.
     fn prune(&self, fields: &mut Map<String, Value>, path: Path<'_>, dropped: &mut Vec<String>) {
         fields.retain(|name, value| {
             if matches!(path, Path::Root) && OF_EVERY_OBJECT.contains(&name.as_str()) {

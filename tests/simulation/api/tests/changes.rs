@@ -47,12 +47,7 @@ fn generated_names_are_unique() {
     422,
     "Pod \"\" is invalid: metadata.name: Required value: name or generateName is required"
 )]
-fn invalid_create_is_rejected(
-    #[case] path: &str,
-    #[case] object: Value,
-    #[case] code: u16,
-    #[case] message: &str,
-) {
+fn invalid_create_is_rejected(#[case] path: &str, #[case] object: Value, #[case] code: u16, #[case] message: &str) {
     let mut server = Server::new();
     server.has_cluster("a");
 

@@ -56,7 +56,11 @@ fn object_is_added_and_deleted_as_it_starts_and_stops_matching() {
     assert_eq!(summary(&events), [("ADDED", "p"), ("DELETED", "p")]);
     assert_eq!(events[1].1["metadata"]["labels"]["app"], "x", "the last state that matched");
     let unmatched_at = version(&server) - 2;
-    assert_eq!(events[1].1["metadata"]["resourceVersion"], unmatched_at.to_string(), "the version of the change after which it no longer matches");
+    assert_eq!(
+        events[1].1["metadata"]["resourceVersion"],
+        unmatched_at.to_string(),
+        "the version of the change after which it no longer matches"
+    );
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn of_pod(name: &str) -> ProxyTarget {
     ProxyTarget::Pod { name: name.to_owned(), port: Some("8000".to_owned()) }
 }
 
-/// A head with its Service, just ready.
+/// Adds a ready head pod with its Service.
 fn with_head(mut scene: Scene) -> Scene {
     scene.create(with(service("head", "head"), "/spec/publishNotReadyAddresses", json!(true)));
     scene.create(pod("head"));
@@ -23,9 +23,9 @@ fn with_head(mut scene: Scene) -> Scene {
     scene
 }
 
-fn board(fate: BoardFate) -> Scene {
-    let fates = Fates::listed(FateList { boards: [(0, fate)].into(), ..FateList::default() });
-    with_head(Scene::with(Nodes::alike(1), Pace::steady(Chance::new(0)), fates))
+fn board(fault: BoardFate) -> Scene {
+    let faults = Fates::listed(FateList { boards: [(0, fault)].into(), ..FateList::default() });
+    with_head(Scene::with(Nodes::alike(1), Pace::steady(Chance::new(0)), faults))
 }
 
 fn get(scene: &mut Scene) -> Value {
@@ -39,7 +39,7 @@ fn put(scene: &mut Scene, config: &Value) {
     assert_eq!(answer, (200, String::new()));
 }
 
-/// The status of each application.
+/// Returns the status of each application.
 fn statuses(scene: &mut Scene) -> String {
     let details = get(scene);
     let applications = details["applications"].as_object().expect("a map");
@@ -56,7 +56,7 @@ fn config(applications: &[&str]) -> Value {
 }
 
 #[test]
-fn a_head_has_no_applications_before_it_gets_a_configuration() {
+fn head_without_configuration_has_no_applications() {
     let mut scene = with_head(Scene::new());
 
     let details = get(&mut scene);
@@ -84,12 +84,12 @@ fn applications_deploy_and_then_run() {
 }
 
 #[rstest]
-#[case::the_same_again(config(&["a", "b"]), "a:RUNNING b:RUNNING")]
+#[case::same_configuration(config(&["a", "b"]), "a:RUNNING b:RUNNING")]
 #[case::one_more(config(&["a", "b", "c"]), "a:RUNNING b:RUNNING c:DEPLOYING")]
 #[case::one_less(config(&["b"]), "b:RUNNING")]
 #[case::one_changed(with(config(&["a", "b"]), "/applications/0/route_prefix", json!("/a")), "a:DEPLOYING b:RUNNING")]
 #[case::another_capacity(with(config(&["a", "b"]), "/target_capacity", json!(40)), "a:RUNNING b:RUNNING")]
-fn applications_deploy_anew_if_a_configuration_changes_them(#[case] second: Value, #[case] expected: &str) {
+fn applications_changed_by_a_configuration_are_redeployed(#[case] second: Value, #[case] expected: &str) {
     let mut scene = with_head(Scene::new());
     put(&mut scene, &config(&["a", "b"]));
     scene.run(1_000);
@@ -100,7 +100,7 @@ fn applications_deploy_anew_if_a_configuration_changes_them(#[case] second: Valu
 }
 
 #[test]
-fn another_capacity_changes_how_many_replicas_there_are_to_be() {
+fn target_capacity_changes_the_number_of_replicas() {
     let mut scene = with_head(Scene::new());
     let whole = with(config(&["a"]), "/applications/0/deployments/0/num_replicas", json!(4));
     let mut wanted = |config: &Value| {
@@ -113,17 +113,17 @@ fn another_capacity_changes_how_many_replicas_there_are_to_be() {
 }
 
 #[test]
-fn a_replica_stays_on_its_worker_as_long_as_that_is_there() {
+fn replica_stays_on_its_worker_while_the_worker_exists() {
     // Given three replicas on three workers,
-    let of_cluster = |name: &str, kind: &str| {
+    let cluster_pod = |name: &str, kind: &str| {
         let labels = json!({"app": name, "ray.io/cluster": "c", "ray.io/node-type": kind});
         with(pod(name), "/metadata/labels", labels)
     };
     let mut scene = Scene::new();
     scene.create(with(service("head", "head"), "/spec/publishNotReadyAddresses", json!(true)));
-    scene.create(of_cluster("head", "head"));
+    scene.create(cluster_pod("head", "head"));
     for worker in ["a", "b", "c"] {
-        scene.create(of_cluster(worker, "worker"));
+        scene.create(cluster_pod(worker, "worker"));
     }
     scene.run(1_000);
     let [a, b, c] = ["a", "b", "c"].map(|worker| scene.pod(worker)["status"]["podIP"].clone());
@@ -135,11 +135,11 @@ fn a_replica_stays_on_its_worker_as_long_as_that_is_there() {
     put(&mut scene, &whole);
     assert_eq!(places(&mut scene), [a.clone(), b.clone(), c]);
 
-    // when one of them goes, then the others stay where they are,
+    // when one of them is removed, then the others stay where they are,
     put(&mut scene, &with(whole.clone(), "/target_capacity", json!(67)));
     assert_eq!(places(&mut scene)[0], b);
 
-    // and one whose worker is lost gets another, or none.
+    // and a replica whose worker is lost gets another worker, or none.
     scene.delete("Pod", "c", Propagation::Background);
     scene.run(1_000);
     assert_eq!(places(&mut scene), [b.clone(), a.clone()]);
@@ -148,7 +148,7 @@ fn a_replica_stays_on_its_worker_as_long_as_that_is_there() {
 }
 
 #[test]
-fn another_head_knows_nothing_of_the_applications() {
+fn new_head_starts_without_applications() {
     let mut scene = with_head(Scene::new());
     put(&mut scene, &config(&["a"]));
     scene.delete("Pod", "head", Propagation::Background);
@@ -161,7 +161,7 @@ fn another_head_knows_nothing_of_the_applications() {
 }
 
 #[test]
-fn a_head_whose_container_restarts_can_not_be_reached_meanwhile_and_has_forgotten_all() {
+fn restarting_head_is_unreachable_and_loses_its_applications() {
     let mut scene = with_head(Scene::fated([Fate::Restarts { after_ms: 1_000, for_ms: 1_000 }]));
     put(&mut scene, &config(&["a"]));
     scene.run(1_000);
@@ -182,15 +182,15 @@ fn a_head_whose_container_restarts_can_not_be_reached_meanwhile_and_has_forgotte
     ProxyTarget::Service { name: "empty".into(), port: Some("80".into()) }, "/", 503,
     r#"no endpoints available for service \"empty:80\""#)]
 #[case::another_path(of_service("80"), "/api/jobs/", 404, "404 page not found")]
-#[case::gone(of_pod("none"), "/-/healthz", 404, r#"pods \"none\" not found"#)]
+#[case::no_such_pod(of_pod("none"), "/-/healthz", 404, r#"pods \"none\" not found"#)]
 #[case::not_ready(of_pod("young"), "/-/healthz", 503, r#"pod \"young\" is not ready"#)]
 #[case::another_path_of_a_pod(of_pod("head"), "/", 404, "404 page not found")]
 #[case::healthy(of_pod("head"), "/-/healthz", 200, "success")]
-fn what_can_not_be_reached_is_refused_as_the_api_server_does(
+fn unreachable_target_returns_the_error_of_the_api_server(
     #[case] target: ProxyTarget,
     #[case] path: &str,
     #[case] code: u16,
-    #[case] said: &str,
+    #[case] message: &str,
 ) {
     let mut scene = with_head(Scene::new());
     scene.create(service("empty", "nothing"));
@@ -200,7 +200,7 @@ fn what_can_not_be_reached_is_refused_as_the_api_server_does(
     let (answered, body) = scene.call(Method::GET, target, path, "");
 
     assert_eq!(answered, code, "{body}");
-    assert!(body.contains(said), "{body}");
+    assert!(body.contains(message), "{body}");
 }
 
 #[rstest]
@@ -208,25 +208,25 @@ fn what_can_not_be_reached_is_refused_as_the_api_server_does(
 #[case("{}", "the Serve configuration: applications is required")]
 #[case(r#"{"applications": [], "target_capacity": 101}"#, "target_capacity is 101, must be from 0 to 100")]
 #[case(r#"{"applications": [{}, {"name": "default"}]}"#, r#"the application "default" is there twice"#)]
-fn a_configuration_that_makes_no_sense_is_refused(#[case] body: &str, #[case] said: &str) {
+fn invalid_configuration_is_rejected(#[case] body: &str, #[case] message: &str) {
     let mut scene = with_head(Scene::new());
 
     let (code, answer) = scene.call(Method::PUT, of_service("dashboard"), PATH, body);
 
     assert_eq!(code, 400);
-    assert!(answer.contains(said), "{answer}");
+    assert!(answer.contains(message), "{answer}");
 }
 
 #[test]
-fn a_dashboard_refuses_for_a_while() {
-    let fate = BoardFate::Refuses { code: 500, after_ms: 1_000, for_ms: 1_000 };
-    let mut scene = board(fate);
+fn dashboard_returns_errors_for_a_limited_time() {
+    let fault = BoardFate::Refuses { code: 500, after_ms: 1_000, for_ms: 1_000 };
+    let mut scene = board(fault);
     put(&mut scene, &config(&["a"]));
 
     scene.run(1_000);
     let answer = scene.call(Method::GET, of_service("dashboard"), PATH, "");
     assert_eq!(answer, (500, "steered to fail\n".to_owned()));
-    assert_eq!(scene.cluster.struck().boards.get(&0), Some(&fate));
+    assert_eq!(scene.cluster.struck().boards.get(&0), Some(&fault));
 
     scene.run(1_000);
     assert_eq!(statuses(&mut scene), "a:RUNNING");
@@ -235,29 +235,29 @@ fn a_dashboard_refuses_for_a_while() {
 #[rstest]
 #[case(BoardFate::DeployFails { for_ms: 1_000 }, 300, "a:DEPLOY_FAILED", 1_300)]
 #[case(BoardFate::Unhealthy { after_ms: 500, for_ms: 1_000 }, 800, "a:UNHEALTHY", 1_800)]
-fn applications_are_in_trouble_for_a_while(
-    #[case] fate: BoardFate,
+fn applications_are_unhealthy_for_a_limited_time(
+    #[case] fault: BoardFate,
     #[case] at: u64,
-    #[case] trouble: &str,
+    #[case] faulty_status: &str,
     #[case] until: u64,
 ) {
-    let mut scene = board(fate);
+    let mut scene = board(fault);
     put(&mut scene, &config(&["a"]));
 
     scene.run(at);
-    assert_eq!(statuses(&mut scene), trouble);
+    assert_eq!(statuses(&mut scene), faulty_status);
     scene.run(until - at);
     assert_eq!(statuses(&mut scene), "a:RUNNING");
 }
 
 #[test]
-fn nothing_is_in_trouble_once_all_is_healed() {
-    for fate in [
+fn applications_run_once_faults_are_disabled() {
+    for fault in [
         BoardFate::Refuses { code: 503, after_ms: 0, for_ms: 60_000 },
         BoardFate::DeployFails { for_ms: 60_000 },
         BoardFate::Unhealthy { after_ms: 0, for_ms: 60_000 },
     ] {
-        let mut scene = board(fate);
+        let mut scene = board(fault);
         let _ = scene.call(Method::GET, of_service("dashboard"), PATH, "");
         scene.cluster.heal(scene.now);
 
@@ -269,7 +269,7 @@ fn nothing_is_in_trouble_once_all_is_healed() {
 }
 
 #[test]
-fn a_deaf_pod_is_ready_but_nobody_answers_on_it() {
+fn pod_with_unreachable_proxy_is_ready_but_refuses_connections() {
     let mut scene = with_head(Scene::fated([Fate::Deaf { after_ms: 1_000, for_ms: 1_000 }]));
     scene.run(1_000);
 

@@ -6,7 +6,7 @@ use super::super::read::uid;
 use super::{Propagation, Scene, pod, service, with};
 
 #[test]
-fn a_service_gets_a_slice_of_the_pods_that_it_selects() {
+fn service_gets_a_slice_with_its_selected_pods() {
     let mut scene = Scene::new();
     let owner = scene.create(service("chat", "a"));
     let a = scene.create(pod("a"));
@@ -43,7 +43,7 @@ fn a_service_gets_a_slice_of_the_pods_that_it_selects() {
 }
 
 #[test]
-fn a_service_without_pods_has_an_empty_slice() {
+fn service_without_pods_has_an_empty_slice() {
     let mut scene = Scene::new();
     scene.create(service("chat", "a"));
 
@@ -55,8 +55,8 @@ fn a_service_without_pods_has_an_empty_slice() {
 
 #[rstest]
 #[case::without_a_selector("/spec/selector", json!({}))]
-#[case::by_another_name("/spec/type", json!("ExternalName"))]
-fn a_service_that_leads_elsewhere_has_no_slice(#[case] field: &str, #[case] value: Value) {
+#[case::external_name("/spec/type", json!("ExternalName"))]
+fn service_without_selector_or_with_external_name_has_no_slice(#[case] field: &str, #[case] value: Value) {
     let mut scene = Scene::new();
     scene.create(with(service("chat", "a"), field, value));
 
@@ -65,23 +65,24 @@ fn a_service_that_leads_elsewhere_has_no_slice(#[case] field: &str, #[case] valu
     assert!(scene.slice("chat").is_none());
 }
 
-/// The conditions ready, serving and terminating of the only endpoint; empty without one.
+/// Returns the true conditions of the only endpoint (ready, serving, terminating); empty without
+/// one.
 fn conditions(scene: &Scene) -> String {
     let slice = scene.slice("chat").expect("a slice");
-    let is = |condition: &str| slice["endpoints"][0]["conditions"][condition] == true;
-    ["ready", "serving", "terminating"].into_iter().filter(|one| is(one)).collect::<Vec<_>>().join(" ")
+    let is_true = |condition: &str| slice["endpoints"][0]["conditions"][condition] == true;
+    ["ready", "serving", "terminating"].into_iter().filter(|condition| is_true(condition)).collect::<Vec<_>>().join(" ")
 }
 
 #[rstest]
 #[case::only_ready_pods(false, "", "serving terminating")]
-#[case::any_pod(true, "ready", "ready serving terminating")]
-fn an_endpoint_is_ready_with_its_pod_unless_the_service_wants_any(
-    #[case] anyway: bool,
+#[case::publish_not_ready(true, "ready", "ready serving terminating")]
+fn endpoint_is_ready_with_its_pod_or_if_the_service_publishes_unready_pods(
+    #[case] publish_not_ready: bool,
     #[case] while_down: &str,
-    #[case] while_ending: &str,
+    #[case] while_terminating: &str,
 ) {
     let mut scene = Scene::fated([Fate::Restarts { after_ms: 1_000, for_ms: 1_000 }, Fate::Lingers { for_ms: 1_000 }]);
-    scene.create(with(service("chat", "a"), "/spec/publishNotReadyAddresses", json!(anyway)));
+    scene.create(with(service("chat", "a"), "/spec/publishNotReadyAddresses", json!(publish_not_ready)));
     scene.create(pod("a"));
 
     scene.run(900);
@@ -96,17 +97,17 @@ fn an_endpoint_is_ready_with_its_pod_unless_the_service_wants_any(
     scene.run(10);
     assert_eq!(conditions(&scene), "");
 
-    let mut labelled = pod("b");
-    labelled["metadata"]["labels"]["app"] = json!("a");
-    scene.create(labelled);
+    let mut labeled = pod("b");
+    labeled["metadata"]["labels"]["app"] = json!("a");
+    scene.create(labeled);
     scene.run(1_000);
     scene.delete("Pod", "b", Propagation::Background);
     scene.run(100);
-    assert_eq!(conditions(&scene), while_ending);
+    assert_eq!(conditions(&scene), while_terminating);
 }
 
 #[test]
-fn endpoints_follow_the_labels_of_pods_and_the_selectors_of_services() {
+fn endpoints_follow_pod_labels_and_service_selectors() {
     let mut scene = Scene::new();
     scene.create(service("chat", "a"));
     scene.create(pod("a"));
@@ -132,7 +133,7 @@ fn endpoints_follow_the_labels_of_pods_and_the_selectors_of_services() {
 }
 
 #[test]
-fn a_pod_that_has_failed_is_no_endpoint() {
+fn failed_pod_is_not_an_endpoint() {
     let mut scene = Scene::fated([Fate::Fails { after_ms: 1_000 }]);
     scene.create(service("chat", "a"));
     scene.create(pod("a"));
@@ -143,7 +144,7 @@ fn a_pod_that_has_failed_is_no_endpoint() {
 }
 
 #[test]
-fn a_slice_goes_with_its_service_and_comes_back_without() {
+fn slice_is_deleted_with_its_service_and_recreated_if_only_it_is_deleted() {
     let mut scene = Scene::new();
     scene.create(service("chat", "a"));
     scene.run(1_000);
@@ -159,7 +160,7 @@ fn a_slice_goes_with_its_service_and_comes_back_without() {
 }
 
 #[test]
-fn a_headless_service_says_so_on_its_slice() {
+fn slice_of_a_headless_service_has_the_headless_label() {
     let mut scene = Scene::new();
     scene.create(with(service("chat", "a"), "/spec/clusterIP", json!("None")));
 

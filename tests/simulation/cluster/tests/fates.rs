@@ -10,16 +10,16 @@ use super::{Chance, Propagation, Scene, pod, with};
 #[case::fails_early(Fate::Fails { after_ms: 100 }, 119, ("Pending", ""), ("Failed", "False"))]
 #[case::fails_late(Fate::Fails { after_ms: 5_000 }, 5_019, ("Running", "True"), ("Failed", "False"))]
 #[case::restarts(Fate::Restarts { after_ms: 1_000, for_ms: 500 }, 1_019, ("Running", "True"), ("Running", "False"))]
-#[case::comes_back(Fate::Restarts { after_ms: 1_000, for_ms: 500 }, 1_519, ("Running", "False"), ("Running", "True"))]
+#[case::recovers(Fate::Restarts { after_ms: 1_000, for_ms: 500 }, 1_519, ("Running", "False"), ("Running", "True"))]
 #[case::never_starts(Fate::NeverStarts, 219, ("Pending", ""), ("Pending", "False"))]
 #[case::never_ready(Fate::NeverReady, 219, ("Pending", ""), ("Running", "False"))]
-fn a_pod_meets_with_its_fate_at_its_time(
-    #[case] fate: Fate,
+fn pod_fault_triggers_at_its_time(
+    #[case] fault: Fate,
     #[case] at: u64,
     #[case] before: (&str, &str),
     #[case] after: (&str, &str),
 ) {
-    let mut scene = Scene::fated([fate]);
+    let mut scene = Scene::fated([fault]);
     scene.create(pod("a"));
 
     scene.run(at);
@@ -27,11 +27,11 @@ fn a_pod_meets_with_its_fate_at_its_time(
     scene.run(1);
     assert_eq!(scene.state("a"), after);
 
-    assert_eq!(scene.cluster.struck().pods.get(&0), Some(&fate));
+    assert_eq!(scene.cluster.struck().pods.get(&0), Some(&fault));
 }
 
 #[test]
-fn a_container_that_restarted_says_how_often() {
+fn restarted_container_has_a_restart_count() {
     let mut scene = Scene::fated([Fate::Restarts { after_ms: 1_000, for_ms: 500 }]);
     scene.create(pod("a"));
 
@@ -43,7 +43,7 @@ fn a_container_that_restarted_says_how_often() {
 }
 
 #[test]
-fn a_pod_whose_containers_are_not_to_be_restarted_fails_with_them() {
+fn pod_with_restart_policy_never_fails_with_its_containers() {
     let mut scene = Scene::fated([Fate::Restarts { after_ms: 1_000, for_ms: 500 }]);
     scene.create(with(pod("a"), "/spec/restartPolicy", json!("Never")));
 
@@ -53,7 +53,7 @@ fn a_pod_whose_containers_are_not_to_be_restarted_fails_with_them() {
 }
 
 #[test]
-fn an_evicted_pod_says_why_before_it_goes() {
+fn evicted_pod_has_condition_disruption_target() {
     let mut scene = Scene::fated([Fate::Evicted { after_ms: 1_000 }]);
     scene.create(pod("a"));
 
@@ -66,7 +66,7 @@ fn an_evicted_pod_says_why_before_it_goes() {
 }
 
 #[test]
-fn when_a_node_is_drained_all_pods_on_it_go_and_no_others() {
+fn drain_evicts_exactly_the_pods_of_the_node() {
     let drained =
         Fates::listed(FateList { pods: [(1, Fate::Drained { after_ms: 1_000 })].into(), ..FateList::default() });
     let mut scene = Scene::with(Nodes::alike(2), Pace::steady(Chance::new(0)), drained);
@@ -83,7 +83,7 @@ fn when_a_node_is_drained_all_pods_on_it_go_and_no_others() {
 }
 
 #[test]
-fn a_pod_that_lingers_takes_long_to_end() {
+fn slow_termination_delays_the_end_of_a_deleted_pod() {
     let mut scene = Scene::fated([Fate::Lingers { for_ms: 30_000 }]);
     scene.create(pod("a"));
     scene.run(1_000);
@@ -97,7 +97,7 @@ fn a_pod_that_lingers_takes_long_to_end() {
 }
 
 #[test]
-fn a_pod_that_is_steered_has_no_other_fate() {
+fn steered_pod_has_no_fault() {
     let mut scene = Scene::fated([Fate::Fails { after_ms: 1_000 }]);
     scene.create(with(pod("a"), "/metadata/annotations", json!({"testenv.sluice.dev/phase": "never-ready"})));
 
@@ -108,7 +108,7 @@ fn a_pod_that_is_steered_has_no_other_fate() {
 }
 
 #[test]
-fn once_all_is_healed_every_pod_gets_ready_and_nothing_happens_to_it() {
+fn pods_become_ready_once_faults_are_disabled() {
     let mut scene = Scene::fated([
         Fate::NeverReady,
         Fate::Slow { after_ms: 60_000 },
@@ -133,14 +133,14 @@ fn once_all_is_healed_every_pod_gets_ready_and_nothing_happens_to_it() {
     for name in names.into_iter().filter(|name| *name != "lingers") {
         assert_eq!(scene.state(name), ("Running", "True"), "{name}");
     }
-    let struck: Vec<u64> = scene.cluster.struck().pods.keys().copied().collect();
-    assert_eq!(struck, [0, 1, 2, 4, 6]);
+    let triggered: Vec<u64> = scene.cluster.struck().pods.keys().copied().collect();
+    assert_eq!(triggered, [0, 1, 2, 4, 6]);
     assert_eq!(scene.cluster.next(), None);
 }
 
-/// What happens to forty pods, half of which are deleted early, in a minute.
-fn history(fates: Fates) -> (Vec<String>, Scene) {
-    let mut scene = Scene::with(Nodes::alike(2), Pace::uneven(Chance::new(5)), fates);
+/// Runs forty pods for a minute and deletes half of them early; returns the change log.
+fn history(faults: Fates) -> (Vec<String>, Scene) {
+    let mut scene = Scene::with(Nodes::alike(2), Pace::uneven(Chance::new(5)), faults);
     for number in 0..40 {
         scene.create(with(pod(&format!("p{number}")), "/spec/containers/0/resources/requests/cpu", json!("5")));
         scene.run(50);
@@ -154,7 +154,7 @@ fn history(fates: Fates) -> (Vec<String>, Scene) {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_history_and_so_do_the_fates_that_struck() {
+fn same_seed_or_listed_triggered_faults_reproduce_the_history() {
     let drawn = || Fates::drawn(Chance::new(3), Odds { pods: 400, boards: 0 });
 
     let (first, scene) = history(drawn());

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::super::read::{is_deleted, items, uid};
 use super::{Propagation, Scene, pod};
 
-/// A ConfigMap with these owners; each blocks the other's deletion.
+/// Builds a ConfigMap that blocks the deletion of its owners.
 fn config(name: &str, owners: &[&Value]) -> Value {
     let reference = |owner: &&Value| {
         json!({
@@ -20,7 +20,7 @@ fn names(scene: &Scene) -> Vec<&str> {
 }
 
 #[test]
-fn what_an_object_owned_goes_after_it_all_the_way_down() {
+fn background_deletion_cascades_to_all_dependents() {
     let mut scene = Scene::new();
     let a = scene.create(config("a", &[]));
     let b = scene.create(config("b", &[&a]));
@@ -38,7 +38,7 @@ fn what_an_object_owned_goes_after_it_all_the_way_down() {
 }
 
 #[test]
-fn an_owner_that_was_made_anew_is_another_one() {
+fn recreated_owner_does_not_keep_dependents_of_the_old_one() {
     let mut scene = Scene::new();
     let old = scene.create(config("a", &[]));
     scene.create(config("of-old", &[&old]));
@@ -52,7 +52,7 @@ fn an_owner_that_was_made_anew_is_another_one() {
 }
 
 #[test]
-fn what_is_made_for_an_owner_that_is_gone_goes_too() {
+fn dependent_created_after_its_owner_was_deleted_is_deleted() {
     let mut scene = Scene::new();
     let a = scene.create(config("a", &[]));
     scene.delete("ConfigMap", "a", Propagation::Background);
@@ -65,7 +65,7 @@ fn what_is_made_for_an_owner_that_is_gone_goes_too() {
 }
 
 #[test]
-fn what_has_another_owner_stays_and_forgets_the_one_that_is_gone() {
+fn dependent_with_another_owner_stays_and_loses_the_deleted_owner() {
     let mut scene = Scene::new();
     let (a, b) = (scene.create(config("a", &[])), scene.create(config("b", &[])));
     scene.create(config("c", &[&a, &b]));
@@ -79,7 +79,7 @@ fn what_has_another_owner_stays_and_forgets_the_one_that_is_gone() {
 }
 
 #[test]
-fn an_owner_that_goes_last_waits_for_a_pod_to_end() {
+fn foreground_deletion_waits_for_a_pod_to_end() {
     let mut scene = Scene::new();
     let a = scene.create(config("a", &[]));
     let mut owned = pod("p");
@@ -119,7 +119,7 @@ fn those_below_go_before_those_above_when_an_owner_goes_last() {
 }
 
 #[test]
-fn an_owner_does_not_wait_for_what_does_not_block_it() {
+fn foreground_deletion_does_not_wait_for_non_blocking_dependents() {
     let mut scene = Scene::new();
     let a = scene.create(config("a", &[]));
     let mut owned = config("b", &[&a]);
@@ -131,11 +131,11 @@ fn an_owner_does_not_wait_for_what_does_not_block_it() {
     scene.run(1_000);
 
     assert_eq!(names(&scene), ["b"]);
-    assert!(is_deleted(scene.find("ConfigMap", "b").expect("it is held")));
+    assert!(is_deleted(scene.find("ConfigMap", "b").expect("the finalizer keeps it")));
 }
 
 #[test]
-fn orphans_stay_and_forget_their_owner() {
+fn orphaned_dependents_stay_and_lose_their_owner() {
     let mut scene = Scene::new();
     let a = scene.create(config("a", &[]));
     scene.create(config("b", &[&a]));

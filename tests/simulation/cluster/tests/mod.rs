@@ -1,4 +1,4 @@
-//! A cluster with nothing but an API server beside it.
+//! Tests of the cluster components against the API server, without Sluice.
 
 mod dashboards;
 mod endpoints;
@@ -18,7 +18,7 @@ use super::{Cluster, Fate, FateList, Fates, Nodes, Pace};
 use crate::api::{Api, DeleteOptions, Propagation, Proxied, ProxyTarget};
 use crate::chance::Chance;
 
-/// An API server and what else lives in the cluster, at a time.
+/// API server and cluster components with a virtual clock.
 struct Scene {
     api: Api,
     cluster: Cluster,
@@ -27,26 +27,26 @@ struct Scene {
 }
 
 impl Scene {
-    /// Four nodes, on which all goes well at a steady pace.
+    /// Creates four nodes with fixed latencies and no faults.
     fn new() -> Self {
         Self::with(Nodes::alike(4), Pace::steady(Chance::new(0)), Fates::kind())
     }
 
-    /// The pods meet with these fates, in the order in which they are made.
-    fn fated<const N: usize>(fates: [Fate; N]) -> Self {
-        let pods = (0..).zip(fates).collect();
-        let fates = Fates::listed(FateList { pods, ..FateList::default() });
-        Self::with(Nodes::alike(4), Pace::steady(Chance::new(0)), fates)
+    /// Injects these faults into pods, in order of their creation.
+    fn fated<const N: usize>(faults: [Fate; N]) -> Self {
+        let pods = (0..).zip(faults).collect();
+        let faults = Fates::listed(FateList { pods, ..FateList::default() });
+        Self::with(Nodes::alike(4), Pace::steady(Chance::new(0)), faults)
     }
 
-    fn with(nodes: Nodes, pace: Pace, fates: Fates) -> Self {
+    fn with(nodes: Nodes, latencies: Pace, faults: Fates) -> Self {
         let now = Timestamp::from_second(1_800_000_000).expect("a time");
-        let mut scene = Self { api: Api::new(now), cluster: Cluster::new(nodes, pace, fates), now, seen: 0 };
+        let mut scene = Self { api: Api::new(now), cluster: Cluster::new(nodes, latencies, faults), now, seen: 0 };
         scene.run(0);
         scene
     }
 
-    /// Lets milliseconds pass.
+    /// Advances the clock by milliseconds and runs all due tasks.
     fn run(&mut self, millis: u64) {
         let end = self.now + Duration::from_millis(millis);
         loop {
@@ -58,7 +58,7 @@ impl Scene {
         self.now = end;
     }
 
-    /// Tells the cluster what has changed.
+    /// Delivers pending changes to the cluster.
     fn tell(&mut self) {
         let changes = self.api.changes_from(self.seen).to_vec();
         self.seen += changes.len();
@@ -67,22 +67,22 @@ impl Scene {
         }
     }
 
-    /// Creates an object in the namespace default.
+    /// Creates an object in namespace `default`.
     fn create(&mut self, mut object: Value) -> Arc<Value> {
         object["metadata"]["namespace"] = json!("default");
-        let created = self.api.create(self.now, object).expect("it is new and right");
+        let created = self.api.create(self.now, object).expect("a new and valid object");
         self.tell();
         created
     }
 
     fn change(&mut self, kind: &str, name: &str, change: impl FnOnce(&mut Value)) {
-        self.api.update(self.now, kind, "default", name, change).expect("it is there");
+        self.api.update(self.now, kind, "default", name, change).expect("the object exists");
         self.tell();
     }
 
     fn delete(&mut self, kind: &str, name: &str, propagation: Propagation) {
         let options = DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
-        self.api.delete(self.now, kind, "default", name, &options).expect("it is there");
+        self.api.delete(self.now, kind, "default", name, &options).expect("the object exists");
         self.tell();
     }
 
@@ -91,25 +91,26 @@ impl Scene {
     }
 
     fn pod(&self, name: &str) -> &Value {
-        self.find("Pod", name).expect("the pod is there")
+        self.find("Pod", name).expect("the pod exists")
     }
 
-    /// Phase of a pod, and whether it is ready.
+    /// Returns phase and Ready condition of a pod.
     fn state(&self, name: &str) -> (&str, &str) {
         let pod = self.pod(name);
         (super::read::text(pod, "/status/phase"), super::read::condition(pod, "Ready"))
     }
 
-    /// The only slice of a Service.
+    /// Returns the only EndpointSlice of a Service; `None` if there is none.
     fn slice(&self, service: &str) -> Option<&Value> {
-        let of_service = |slice: &&Arc<Value>| slice["metadata"]["labels"]["kubernetes.io/service-name"] == service;
-        let mut slices = self.api.list("EndpointSlice").filter(of_service);
+        let belongs_to_service =
+            |slice: &&Arc<Value>| slice["metadata"]["labels"]["kubernetes.io/service-name"] == service;
+        let mut slices = self.api.list("EndpointSlice").filter(belongs_to_service);
         let slice = slices.next();
         assert!(slices.next().is_none(), "more than one slice");
         slice.map(|slice| &**slice)
     }
 
-    /// Calls a Service or a pod: the HTTP status and the body.
+    /// Sends a proxied request to a Service or a pod; returns HTTP status and body.
     fn call(&mut self, method: Method, target: ProxyTarget, path: &str, body: &str) -> (u16, String) {
         let body = Bytes::from(body.to_owned());
         let call = Proxied { namespace: "default".to_owned(), target, method, path_and_query: path.to_owned(), body };
@@ -118,7 +119,7 @@ impl Scene {
     }
 }
 
-/// A pod with the label app=NAME, one container and one CPU.
+/// Builds a pod with label `app=NAME` and one container that requests one CPU.
 fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -130,14 +131,14 @@ fn pod(name: &str) -> Value {
     })
 }
 
-/// The same object with something else at a JSON pointer whose parent is there.
+/// Sets the value at a JSON pointer, the parent of which must exist.
 fn with(mut object: Value, pointer: &str, value: Value) -> Value {
     let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
     object.pointer_mut(parent).expect("a parent")[field] = value;
     object
 }
 
-/// A Service for the pods with the label app=APP.
+/// Builds a Service that selects pods with label `app=APP`.
 fn service(name: &str, app: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "labels": {"team": "ml"}},

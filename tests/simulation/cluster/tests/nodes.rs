@@ -5,7 +5,7 @@ use super::super::read::{condition, items, text};
 use super::super::{Fates, Node, Nodes, Pace};
 use super::{Chance, Propagation, Scene, pod, with};
 
-/// One node that has 64 CPUs.
+/// Creates one node with 64 CPUs.
 fn one_node() -> Scene {
     Scene::with(Nodes::alike(1), Pace::steady(Chance::new(0)), Fates::kind())
 }
@@ -15,7 +15,7 @@ fn demanding(name: &str, cpu: &str) -> Value {
 }
 
 #[test]
-fn a_pod_is_bound_and_then_gets_ready() {
+fn pod_is_bound_and_then_becomes_ready() {
     let mut scene = Scene::new();
     scene.create(pod("a"));
 
@@ -37,9 +37,9 @@ fn a_pod_is_bound_and_then_gets_ready() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_has_ended_before_it_is_gone_where_that_is_told() {
-    let pace = Pace { gone: Some(500..=500), ..Pace::steady(Chance::new(0)) };
-    let mut scene = Scene::with(Nodes::alike(1), pace, Fates::kind());
+fn deleted_pod_reports_the_end_of_its_containers_before_removal() {
+    let latencies = Pace { gone: Some(500..=500), ..Pace::steady(Chance::new(0)) };
+    let mut scene = Scene::with(Nodes::alike(1), latencies, Fates::kind());
     scene.create(pod("a"));
     scene.run(220);
 
@@ -56,7 +56,7 @@ fn a_pod_that_is_deleted_has_ended_before_it_is_gone_where_that_is_told() {
 }
 
 #[test]
-fn a_pod_behind_a_scheduling_gate_says_so_and_is_not_bound() {
+fn gated_pod_is_reported_unscheduled_and_is_not_bound() {
     let mut scene = Scene::new();
     let mut gated = pod("a");
     gated["spec"]["schedulingGates"] = json!([{"name": "quota"}]);
@@ -69,7 +69,7 @@ fn a_pod_behind_a_scheduling_gate_says_so_and_is_not_bound() {
 }
 
 #[test]
-fn the_nodes_are_there_and_ready() {
+fn nodes_exist_and_are_ready() {
     let scene = one_node();
 
     let node = scene.api.get("Node", "", "node-0").expect("a node");
@@ -79,7 +79,7 @@ fn the_nodes_are_there_and_ready() {
 }
 
 #[test]
-fn a_pod_with_a_scheduling_gate_waits_for_its_removal() {
+fn gated_pod_is_bound_after_its_gate_is_removed() {
     let mut scene = Scene::new();
     scene.create(with(pod("a"), "/spec/schedulingGates", json!([{"name": "quota"}])));
 
@@ -92,7 +92,7 @@ fn a_pod_with_a_scheduling_gate_waits_for_its_removal() {
 }
 
 #[test]
-fn a_pod_that_fits_nowhere_says_so_and_is_bound_once_there_is_room() {
+fn unschedulable_pod_is_reported_and_bound_once_capacity_is_free() {
     let mut scene = one_node();
     scene.create(demanding("a", "40"));
     scene.create(demanding("b", "40"));
@@ -108,7 +108,7 @@ fn a_pod_that_fits_nowhere_says_so_and_is_bound_once_there_is_room() {
 }
 
 #[test]
-fn room_is_there_again_when_a_pod_has_failed() {
+fn failed_pod_frees_its_capacity() {
     let mut scene = one_node();
     scene.create(with(demanding("a", "40"), "/metadata/annotations", json!({"testenv.sluice.dev/phase": "failed"})));
     scene.run(100);
@@ -120,14 +120,14 @@ fn room_is_there_again_when_a_pod_has_failed() {
 }
 
 #[test]
-fn of_those_that_wait_the_more_important_goes_first_and_then_the_older() {
+fn pending_pods_are_bound_by_priority_and_then_by_age() {
     let mut scene = one_node();
     scene.create(demanding("holder", "60"));
     scene.run(20);
     let high = json!({
         "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9,
     });
-    scene.api.create(scene.now, high).expect("a class that is new and right");
+    scene.api.create(scene.now, high).expect("a new and valid class");
     for (name, class) in [("older", ""), ("younger", ""), ("important", "high")] {
         scene.create(with(demanding(name, "30"), "/spec/priorityClassName", json!(class)));
     }
@@ -144,7 +144,7 @@ fn of_those_that_wait_the_more_important_goes_first_and_then_the_older() {
 }
 
 #[test]
-fn a_pod_goes_where_its_selector_says() {
+fn pod_is_bound_to_a_node_that_its_selector_matches() {
     let nodes = Nodes(vec![Node::numbered(0), Node::numbered(1).labelled("pool", "a100")]);
     let mut scene = Scene::with(nodes, Pace::steady(Chance::new(0)), Fates::kind());
     scene.create(with(pod("a"), "/spec/nodeSelector", json!({"pool": "a100"})));
@@ -155,7 +155,7 @@ fn a_pod_goes_where_its_selector_says() {
 }
 
 #[test]
-fn a_deleted_pod_is_gone_after_a_while() {
+fn deleted_pod_is_removed_after_its_containers_end() {
     let mut scene = Scene::new();
     scene.create(pod("a"));
     scene.run(1_000);
@@ -168,7 +168,7 @@ fn a_deleted_pod_is_gone_after_a_while() {
 }
 
 #[test]
-fn a_pod_that_gets_the_name_of_one_that_is_gone_is_another_one() {
+fn recreated_pod_with_the_same_name_starts_from_the_beginning() {
     let mut scene = Scene::new();
     scene.create(pod("a"));
     scene.run(100);
@@ -188,7 +188,7 @@ fn a_pod_that_gets_the_name_of_one_that_is_gone_is_another_one() {
 #[case("failed", ("Failed", "False"))]
 #[case("succeeded", ("Succeeded", "False"))]
 #[case("none of these", ("Running", "True"))]
-fn a_pod_is_steered_from_the_start_and_later(#[case] phase: &str, #[case] state: (&str, &str)) {
+fn annotation_steers_a_pod_from_the_start_and_later(#[case] phase: &str, #[case] state: (&str, &str)) {
     let annotations = json!({"testenv.sluice.dev/phase": phase});
     let mut scene = Scene::new();
     scene.create(with(pod("early"), "/metadata/annotations", annotations.clone()));
@@ -203,7 +203,7 @@ fn a_pod_is_steered_from_the_start_and_later(#[case] phase: &str, #[case] state:
 }
 
 #[test]
-fn a_pod_that_is_no_longer_steered_gets_ready() {
+fn pod_becomes_ready_once_it_is_no_longer_steered() {
     let mut scene = Scene::new();
     scene.create(with(pod("a"), "/metadata/annotations", json!({"testenv.sluice.dev/phase": "never-ready"})));
     scene.run(1_000);
@@ -215,7 +215,7 @@ fn a_pod_that_is_no_longer_steered_gets_ready() {
 }
 
 #[test]
-fn a_pod_gets_ready_as_long_after_it_was_scheduled_as_it_says() {
+fn annotation_sets_the_time_from_scheduling_until_ready() {
     let mut scene = Scene::new();
     scene.create(with(pod("a"), "/metadata/annotations", json!({"testenv.sluice.dev/ready-after": "5s"})));
 
@@ -227,7 +227,7 @@ fn a_pod_gets_ready_as_long_after_it_was_scheduled_as_it_says() {
 }
 
 #[test]
-fn a_sidecar_runs_beside_the_containers_and_other_init_containers_have_ended() {
+fn sidecar_keeps_running_and_other_init_containers_complete() {
     let init = json!([{"name": "wait", "image": "i"}, {"name": "side", "image": "s", "restartPolicy": "Always"}]);
     let mut scene = Scene::new();
     scene.create(with(pod("a"), "/spec/initContainers", init));

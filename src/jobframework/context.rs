@@ -1,0 +1,42 @@
+//! State that one reconciliation of a job reads.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use sluice_api::kueue::Workload;
+
+use sluice_raycluster::NodePlacement;
+
+use super::generic_job::GenericJob;
+use super::managed::ManagementState;
+use super::types::{Member, Priority};
+
+/// State that [`plan`](crate::plan) reconciles one job from.
+pub struct ReconcileContext<'a> {
+    /// The job.
+    pub job: &'a dyn GenericJob,
+    /// Result of the managed jobs policy for the job.
+    pub managed: ManagementState,
+    /// All Workloads that the job owns.
+    pub workloads: Vec<&'a Workload>,
+    /// RayClusters that are deleted while pods that a slice covers still exist.
+    pub orphaned_members: Vec<Member>,
+    /// Scheduler, to check the feasibility of upgrades.
+    pub scheduler: &'a sluice_queue::Scheduler,
+    /// Priority of the job's Workloads, or the reason why it cannot be resolved.
+    pub priority: Result<Priority, String>,
+    /// Returns the node selector and tolerations of pods that use these flavors.
+    pub placement: &'a dyn Fn(&BTreeSet<String>) -> NodePlacement,
+    /// Returns the PodSets of a pending slice that could fit in another flavor than the one that
+    /// their running pods use.
+    pub flavor_bound_pod_sets: &'a dyn Fn(&Workload) -> BTreeSet<String>,
+    /// True if this process creates the pods, so it can delete single replicas.
+    pub creates_pods: bool,
+    /// Number of consecutive failed writes for the job.
+    pub consecutive_failures: u32,
+    /// True if slices carry the condition PodsReady. It costs two writes per slice, so it is set
+    /// only if the queue acts on it (as in kueue v0.19.2).
+    pub reports_pods_ready: bool,
+    /// Current time.
+    pub now: Timestamp,
+}
