@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube_core::{Resource, ResourceExt};
+use kube_core::ResourceExt;
 
 use super::cluster_state::{self, PodOwnerId, owner_key};
 use super::job_context::cluster_id;

@@ -1,5 +1,6 @@
 //! Builder of the Workloads that are the slices of a job.
 
+use indexmap::IndexMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::ObjectMeta;
 use kube_core::ResourceExt;
@@ -55,10 +56,10 @@ pub(super) fn new_slice(request: &QuotaRequest<'_>, record: SliceRecord, replace
 
 /// Builds the PodSets of a record. An existing PodSet keeps its template.
 pub(super) fn build_pod_sets(record: &SliceRecord, wanted: &DesiredPodSets, existing: &[PodSet]) -> Vec<PodSet> {
-    let mut pod_sets: Vec<PodSet> = Vec::new();
+    let mut pod_sets: IndexMap<&str, PodSet> = IndexMap::new();
     for share in record.members.iter().flat_map(|member| &member.pods) {
         let count = i32::try_from(share.count).unwrap_or(i32::MAX);
-        if let Some(known) = pod_sets.iter_mut().find(|known| known.name == share.pod_set) {
+        if let Some(known) = pod_sets.get_mut(share.pod_set.as_str()) {
             known.count = known.count.saturating_add(count);
             continue;
         }
@@ -68,9 +69,10 @@ pub(super) fn build_pod_sets(record: &SliceRecord, wanted: &DesiredPodSets, exis
             (None, Some(mold)) => mold.template(),
             (None, None) => continue,
         };
-        pod_sets.push(PodSet { name: share.pod_set.clone(), count, template, ..PodSet::default() });
+        let pod_set = PodSet { name: share.pod_set.clone(), count, template, ..PodSet::default() };
+        pod_sets.insert(&share.pod_set, pod_set);
     }
-    pod_sets
+    pod_sets.into_values().collect()
 }
 
 /// Sets `minCount`, the number of pods that the job can start with. (A running job grows as far as

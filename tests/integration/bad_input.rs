@@ -1,4 +1,4 @@
-//! Bad input is answered with what is wrong, and loses nothing.
+//! Invalid input is rejected or reported with its cause, and affects nothing that runs.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -7,17 +7,17 @@ use sluice_api::condition;
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE};
 use sluice_testkit::{TestEnv, eventually};
 
-/// What the API server says to a manifest.
+/// Returns the API server's rejection of a manifest.
 async fn refusal(env: &TestEnv, manifest: &str) -> String {
     match env.apply(manifest).await {
-        Ok(()) => panic!("this was taken:\n{manifest}"),
+        Ok(()) => panic!("accepted:\n{manifest}"),
         Err(error) => error.to_string(),
     }
 }
 
-/// What the service's condition says, once it says something with all of `words` in it.
+/// Waits until the service's condition contains all of `words`. Returns its message.
 async fn service_says(env: &TestEnv, words: &[&str]) -> String {
-    eventually(&format!("the service says {words:?}"), async || {
+    eventually(&format!("the service reports {words:?}"), async || {
         let status = env.ray_services().get(SERVICE).await.expect("the service").status.unwrap_or_default();
         let messages = status.conditions.iter().map(|condition| format!("{}: {}", condition.reason, condition.message));
         messages.into_iter().find(|message| words.iter().all(|word| message.contains(word)))
@@ -61,7 +61,7 @@ async fn missing_local_queue_is_reported_until_it_exists() {
     let message = service_says(&env, &["user-queue"]).await;
     assert!(message.contains("LocalQueue"), "{message}");
 
-    // Nothing was lost: as soon as the queue is there, the service runs.
+    // Once the queue exists, the service runs.
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.serves_from("2.52.0").await;
 }
@@ -98,9 +98,9 @@ async fn invalid_change_of_a_running_service_is_reported_and_not_applied() {
     let broken = json!({"spec": {"serveConfigV2": "applications: [unclosed"}});
     env.ray_services().patch(SERVICE, &PatchParams::default(), &Patch::Merge(broken)).await.expect("a change");
     service_says(&env, &["serveConfigV2"]).await;
-    assert_eq!(env.pods_of(&first).await.len(), 2, "what serves goes on");
+    assert_eq!(env.pods_of(&first).await.len(), 2, "the active cluster keeps running");
 
-    env.apply(SERVICE_SAMPLE).await.expect("the change is taken back");
+    env.apply(SERVICE_SAMPLE).await.expect("the change is reverted");
     assert_eq!(env.serves_from("2.52.0").await, first);
 }
 

@@ -1,4 +1,4 @@
-//! Jobs of Kubernetes in the queue, run by the Job controller of Kubernetes.
+//! Queued batch/v1 Jobs, run by kube-controller-manager.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -20,7 +20,7 @@ fn jobs(env: &TestEnv) -> Api<Job> {
     Api::namespaced(env.client.clone(), NAMESPACE)
 }
 
-/// A Job in the queue, of pods of 1 CPU each.
+/// Returns a queued Job whose pods request 1 CPU each.
 fn job(name: &str, more: Value) -> Job {
     let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
     let mut spec = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}});
@@ -39,15 +39,15 @@ async fn pods(env: &TestEnv, job: &str) -> Vec<Pod> {
     pods.list(&of_job).await.expect("its pods").items
 }
 
-/// How many pods of a Job run, and how many wait behind their gates.
+/// Waits until this many pods of a Job run and this many are gated.
 async fn has_pods(env: &TestEnv, job: &str, running: usize, waiting: usize) {
-    eventually_or_tell(&format!("Job {job} has {running} pods that run and {waiting} that wait"), async || {
+    eventually_or_tell(&format!("Job {job} has {running} running and {waiting} gated pods"), async || {
         let active = pods(env, job).await.into_iter().filter(|pod| phase(pod) != "Succeeded");
         let (gated, others): (Vec<_>, Vec<_>) = active.partition(is_gated);
         let run = others.iter().filter(|pod| phase(pod) == "Running").count();
         match (run, others.len() - run, gated.len()) {
             (run, 0, gated) if run == running && gated == waiting => Ok(()),
-            found => Err(format!("(running, starting, waiting) = {found:?}")),
+            found => Err(format!("(running, starting, gated) = {found:?}")),
         }
     })
     .await;
@@ -57,7 +57,7 @@ fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// So many pods that run do what they were to do.
+/// Completes this many running pods.
 async fn complete(env: &TestEnv, job: &str, count: usize) {
     let api: Api<Pod> = Api::namespaced(env.client.clone(), NAMESPACE);
     let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
@@ -71,14 +71,14 @@ async fn change(env: &TestEnv, job: &str, patch: Value) -> Result<Job, kube::Err
     jobs(env).patch(job, &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
-/// Status, reason and message of what a Job says of its admission.
+/// Returns status, reason and message of a Job's admission condition.
 async fn says(env: &TestEnv, job: &str) -> Option<(String, String, String)> {
     let status = jobs(env).get(job).await.expect("the Job").status?;
     let found = status.conditions?.into_iter().find(|found| found.type_ == "sluice.dev/Admitted")?;
     Some((found.status, found.reason?, found.message?))
 }
 
-/// How much CPU is reserved in the queue.
+/// Waits until this much CPU is reserved in the ClusterQueue.
 async fn reserves(env: &TestEnv, amount: &str) {
     eventually_or_tell(&format!("{amount} CPU is reserved"), async || {
         let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
@@ -100,25 +100,25 @@ async fn resize(env: &TestEnv, nominal: &str) {
 
 #[tokio::test]
 async fn job_stays_within_its_quota_over_its_lifecycle() {
-    // Given too little quota, a Job waits without a pod, and says why; nobody but Sluice starts it;
+    // Given too little quota, a Job is pending without a pod and reports why; only Sluice may start it;
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let (_manager, _) = manager_that_is_called(&env, &[]).await;
     queue(&env, "1").await;
     create(&env, &job("sum", json!({"parallelism": 2, "completions": 4}))).await;
     let (_, _, why) =
-        eventually("the Job waits", async || says(&env, "sum").await.filter(|says| says.0 == "False")).await;
+        eventually("the Job is pending", async || says(&env, "sum").await.filter(|says| says.0 == "False")).await;
     assert!(why.contains("cpu"), "{why}");
     assert!(pods(&env, "sum").await.is_empty());
     let opened = Patch::Merge(json!({"spec": {"suspend": false}}));
-    let refusal = eventually("the policy is in force", async || {
+    let refusal = eventually("the policy is enforced", async || {
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
         jobs(&env).patch("sum", &dry_run, &opened).await.err().map(|error| error.to_string())
     })
     .await;
     assert!(refusal.contains("spec.suspend of a queued Job cannot be set to false by hand"), "{refusal}");
 
-    // with enough it runs; more parallelism waits for more quota, pod by pod;
+    // with enough it runs; more parallelism waits for quota, pod by pod;
     resize(&env, "2").await;
     has_pods(&env, "sum", 2, 0).await;
     reserves(&env, "2").await;
@@ -128,14 +128,14 @@ async fn job_stays_within_its_quota_over_its_lifecycle() {
     has_pods(&env, "sum", 3, 1).await;
     reserves(&env, "3").await;
 
-    // its quota goes with its pods,
+    // its quota is released with its pods,
     complete(&env, "sum", 2).await;
     has_pods(&env, "sum", 2, 0).await;
     reserves(&env, "2").await;
 
-    // and is free when it is done.
+    // and completely when it is finished.
     complete(&env, "sum", 2).await;
-    eventually("the slice is over", async || {
+    eventually("the slice is finished", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         let [slice] = slices.as_slice() else { return None };
         let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -155,12 +155,12 @@ async fn job_stays_within_its_quota_over_its_lifecycle() {
 
 #[tokio::test]
 async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_preempted() {
-    // Given a Job that runs already when the queue comes to know of it,
+    // Given a Job that already runs before Sluice starts,
     let env = TestEnv::start().await;
     create(&env, &job("early", json!({"parallelism": 2}))).await;
     has_pods(&env, "early", 2, 0).await;
 
-    // when Sluice starts, then the Job stops until there is quota, and then runs with pods that are paid for.
+    // when Sluice starts, then the Job is suspended until it is admitted, and then runs with covered pods.
     let _manager = env.manager().await;
     queue(&env, "1").await;
     has_pods(&env, "early", 0, 0).await;
@@ -168,7 +168,7 @@ async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_
     has_pods(&env, "early", 2, 0).await;
     reserves(&env, "2").await;
 
-    // It makes place for what is more important, and starts again.
+    // It is preempted by a Job of higher priority, and starts again.
     env.put(json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100,
     }))
@@ -181,7 +181,7 @@ async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_
     complete(&env, "proud", 1).await;
     has_pods(&env, "early", 2, 0).await;
 
-    // One that can start with fewer pods starts with those that there is room for, and grows.
+    // A Job with partial admission starts with as many pods as fit, and scales up.
     resize(&env, "4").await;
     let mut modest = job("modest", json!({"parallelism": 4}));
     modest.annotations_mut().insert("kueue.x-k8s.io/job-min-parallelism".to_owned(), "1".to_owned());

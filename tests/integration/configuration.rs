@@ -1,4 +1,4 @@
-//! The configuration file at work.
+//! Effects of the configuration file.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
@@ -12,7 +12,8 @@ use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE};
 use sluice_testkit::quotas::{FLAVOR, flavor, local_queue};
 use sluice_testkit::{TestEnv, eventually, invariants};
 
-/// GPU slices are paid for in credits, two each; CPU and memory are not. Leads in the namespace that the rights are for.
+/// Configuration in which a GPU slice uses two credits, and CPU and memory are excluded. Leader election uses the
+/// namespace of the RBAC manifests.
 const FILE: &str = "
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
@@ -31,7 +32,7 @@ fn credits(nominal: &str) -> serde_json::Value {
     json!([{"coveredResources": ["credits"], "flavors": [{"name": FLAVOR, "resources": [quota]}]}])
 }
 
-/// A cluster whose one worker has two GPU slices, which says so in limits alone, as is usual.
+/// Returns a cluster whose one worker has two GPU slices, set in limits only, as is usual.
 fn cluster() -> String {
     let manifest = manifest();
     let (start, worker) = manifest.rsplit_once("limits: {").expect("the worker's limits");
@@ -46,20 +47,20 @@ async fn gpu_slices_use_quota_as_configured() {
     env.put(flavor()).await;
     env.put_queue("user-queue", None, credits("3"), json!({})).await;
 
-    // A slip of the pen ends the process, which says where it is.
+    // A typo ends the process, which reports its location.
     std::fs::write(&file, FILE.replace("strategy: Replace", "strategy: Swap")).expect("a file");
     let (status, said) = env.manager_with(&[&flag]).await.ended().await;
     assert!(!status.success());
     let problem = "resources.transformations[0].strategy: \"Swap\": must be Retain or Replace";
     assert!(said.contains(problem) && said.contains("configuration.yaml"), "{said}");
 
-    // Put right, it is taken.
+    // The corrected file is accepted.
     std::fs::write(&file, FILE).expect("a file");
     let manager = env.manager_with(&[&flag]).await;
     env.apply(&cluster()).await.expect("the cluster");
 
-    // Two slices are four credits.
-    let name = eventually("the slice is there", async || {
+    // Two slices use four credits.
+    let name = eventually("the Workload exists", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         slices.first().map(ResourceExt::name_any)
     })
@@ -74,14 +75,15 @@ async fn gpu_slices_use_quota_as_configured() {
     let charged: Vec<_> = admission.pod_set_assignments.iter().flat_map(|assigned| &assigned.resource_usage).collect();
     assert_eq!(charged, [(&"credits".to_owned(), &Quantity("4".to_owned()))]);
 
-    // What isn't acted on is told, once.
+    // Unsupported fields are logged, once.
     let log = std::fs::read_to_string(&manager.log).expect("its log");
     let warnings: Vec<_> = log.lines().filter(|line| line.contains("doesn't act on")).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings.iter().all(|line| line.contains("integrations.frameworks[1] (pod)")), "{warnings:?}");
 }
 
-/// Every job names a LocalQueue, but for those of the cluster and of Sluice.
+/// Configuration in which jobs without a queue name are managed, except in the namespaces of Kubernetes and
+/// Sluice.
 const STRICT: &str = "
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
@@ -92,7 +94,7 @@ managedJobsNamespaceSelector:
   - {key: kubernetes.io/metadata.name, operator: NotIn, values: [kube-system, sluice-system]}
 ";
 
-/// A cluster of this name that names no LocalQueue.
+/// Returns a cluster without a queue name.
 fn unnamed(name: &str) -> String {
     let label = "  labels:\n    kueue.x-k8s.io/queue-name: user-queue\n";
     manifest().replace(label, "").replace(&format!("name: {CLUSTER}\n"), &format!("name: {name}\n"))
@@ -100,7 +102,7 @@ fn unnamed(name: &str) -> String {
 
 #[tokio::test]
 async fn cluster_without_queue_name_is_held_unless_a_default_queue_exists() {
-    // Given a configuration by which every job names a queue,
+    // Given a configuration that manages jobs without a queue name,
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let file = env.dir.join("configuration.yaml");
@@ -109,9 +111,9 @@ async fn cluster_without_queue_name_is_held_unless_a_default_queue_exists() {
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.queue_is_seen().await;
 
-    // when a cluster names none, then it is suspended, and says what to do;
+    // when a cluster has none, then it is suspended and reports the remedy;
     env.apply(&unnamed("held")).await.expect("a cluster");
-    let why = eventually("the cluster says why it waits", async || {
+    let why = eventually("the cluster reports why it is pending", async || {
         let held = env.ray_clusters().get("held").await.expect("the cluster");
         let conditions = held.status.clone().unwrap_or_default().conditions;
         let admitted = condition::get(&conditions, "sluice.dev/Admitted")?;
@@ -121,11 +123,11 @@ async fn cluster_without_queue_name_is_held_unless_a_default_queue_exists() {
     assert!(why.contains("set its label kueue.x-k8s.io/queue-name to a LocalQueue"), "{why}");
     env.event_about("RayCluster", "NoQueueName").await;
 
-    // once there is a queue for jobs that name none, a new cluster is in that one, and runs;
+    // once there is a default LocalQueue, a new cluster uses it and runs;
     let mut default_queue = local_queue(QUEUE);
     default_queue["metadata"]["name"] = "default".into();
     env.put(default_queue).await;
-    eventually("the queue is seen", async || {
+    eventually("the queue is observed", async || {
         let queue = env.local_queues().get("default").await.expect("the queue");
         queue.status.filter(|status| condition::is_true(&status.conditions, "Active")).map(drop)
     })
@@ -135,7 +137,7 @@ async fn cluster_without_queue_name_is_held_unless_a_default_queue_exists() {
     let new = env.ray_clusters().get("new").await.expect("the cluster");
     assert_eq!(new.labels().get("kueue.x-k8s.io/queue-name").map(String::as_str), Some("default"));
 
-    // and the other one once it names a queue that has room.
+    // and so does the first one once it names a queue with capacity.
     env.ray_clusters().delete("new", &DeleteParams::default()).await.expect("a deletion");
     let named = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "user-queue"}}});
     let params = PatchParams::default();

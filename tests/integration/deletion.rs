@@ -1,4 +1,4 @@
-//! A service that is deleted leaves nothing behind, whatever it was doing.
+//! Deleting a service in any phase leaves nothing behind.
 
 use kube::api::ListParams;
 use sluice_testkit::eventually;
@@ -12,17 +12,17 @@ async fn leaves_nothing(env: &TestEnv, recorder: &Recorder) {
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
-/// One control plane for all phases: nothing is left of one when the next begins, which is what is tested.
+/// All phases share one control plane: each starts only once nothing is left of the previous one.
 #[tokio::test]
 async fn service_deleted_in_any_phase_leaves_nothing_behind() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
 
-    // Before it has quota.
+    // Before it is admitted.
     env.apply_samples().await;
     env.set_quota("0", "0").await;
-    eventually("its first slice is there", async || {
+    eventually("its first slice exists", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         (!slices.is_empty()).then_some(())
     })
@@ -31,19 +31,19 @@ async fn service_deleted_in_any_phase_leaves_nothing_behind() {
 
     // While its pods start.
     env.apply_samples().await;
-    eventually("its pods are there", async || {
+    eventually("its pods exist", async || {
         let pods = env.pods().list(&ListParams::default()).await.expect("the pods").items;
         (!pods.is_empty()).then_some(())
     })
     .await;
     leaves_nothing(&env, &recorder).await;
 
-    // While it serves.
+    // While it is ready.
     env.apply_samples().await;
     env.serves_from("2.52.0").await;
     leaves_nothing(&env, &recorder).await;
 
-    // While an upgrade waits.
+    // While an upgrade is pending.
     env.apply_samples().await;
     env.serves_from("2.52.0").await;
     env.set_ray_version("2.53.0").await;

@@ -1,4 +1,5 @@
-//! Jobs that lose their quota and come back: a service for the sake of another, and a cluster whose pods are not ready in time.
+//! Jobs that are evicted and readmitted: a service preempted by another, and a cluster whose pods are not ready
+//! in time.
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
@@ -10,7 +11,7 @@ use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE, cluster_name};
 use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
-/// The one slice of a job.
+/// Returns the only slice of a job.
 async fn slice_of(env: &TestEnv, job: &str) -> Option<Workload> {
     let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
     slices.into_iter().find(|slice| slice.owner_references().iter().any(|owner| owner.name == job))
@@ -18,17 +19,17 @@ async fn slice_of(env: &TestEnv, job: &str) -> Option<Workload> {
 
 /// Waits until a job's slice has a condition with this status and reason.
 async fn says(env: &TestEnv, job: &str, kind: &str, status: &str, reason: &str) -> Workload {
-    eventually_or_tell(&format!("{job} says {kind}={status} {reason}"), async || {
+    eventually_or_tell(&format!("{job} has {kind}={status} {reason}"), async || {
         let Some(slice) = slice_of(env, job).await else { return Err("but has no slice".to_owned()) };
         let conditions = slice.status.clone().unwrap_or_default().conditions;
         let found = condition::get(&conditions, kind);
-        let said = found.is_some_and(|found| found.status == status && found.reason == reason);
-        if said { Ok(slice) } else { Err(format!("but {conditions:?}")) }
+        let matches_reason = found.is_some_and(|found| found.status == status && found.reason == reason);
+        if matches_reason { Ok(slice) } else { Err(format!("but {conditions:?}")) }
     })
     .await
 }
 
-/// Waits until a cluster has so many pods.
+/// Waits until a cluster has this many pods.
 async fn has_pods(env: &TestEnv, cluster: &str, count: usize) {
     eventually(&format!("{cluster} has {count} pods"), async || {
         (env.pods_of(cluster).await.len() == count).then_some(())
@@ -36,7 +37,7 @@ async fn has_pods(env: &TestEnv, cluster: &str, count: usize) {
     .await;
 }
 
-/// The events about objects of a kind, by reason.
+/// Returns the number of Events about objects of a kind with this reason.
 async fn told(env: &TestEnv, kind: &str, reason: &str) -> usize {
     let events = kube::Api::<k8s_openapi::api::events::v1::Event>::namespaced(env.client.clone(), "default");
     let events = events.list(&ListParams::default()).await.expect("the events").items;
@@ -64,18 +65,18 @@ async fn preempted_service_is_readmitted_with_the_same_cluster() {
     }))
     .await;
 
-    // Given a service that fills the queue,
+    // Given a service that uses all of the queue's quota,
     env.apply(SERVICE_SAMPLE).await.expect("the service");
     let cluster = env.serves_from("2.52.0").await;
     let before = slice_of(&env, SERVICE).await.expect("its slice");
 
-    // when a more important one comes, it stops, and the other serves in its place.
+    // when one of higher priority is created, it is preempted, and the other one serves.
     let important = SERVICE_SAMPLE.replace("name: fruit\n", "name: bread\n").replace(
         "    kueue.x-k8s.io/queue-name: user-queue",
         "    kueue.x-k8s.io/queue-name: user-queue\n    kueue.x-k8s.io/priority-class: high",
     );
     env.apply(&important).await.expect("the important service");
-    let theirs = eventually("the important service serves", async || {
+    let theirs = eventually("the service of higher priority is ready", async || {
         let status = env.ray_services().get("bread").await.expect("the service").status.unwrap_or_default();
         let ready = condition::is_true(&status.conditions, "Ready");
         cluster_name(status.active_service_status.as_ref()).filter(|_| ready)
@@ -88,14 +89,14 @@ async fn preempted_service_is_readmitted_with_the_same_cluster() {
     assert_eq!(waiting.uid(), before.uid(), "it keeps its place in the queue");
     let suspended = env.ray_clusters().get(&cluster).await.expect("its cluster");
     assert_eq!(suspended.spec.suspend, Some(true));
-    eventually("both hear of it", async || {
+    eventually("both get an Event", async || {
         let (victim, job) =
             (told(&env, "Workload", "EvictedDueToPreempted").await, told(&env, "RayService", "Preempted").await);
         (victim == 1 && job == 1).then_some(())
     })
     .await;
 
-    // When that one is gone, it serves again, from the cluster that it had.
+    // When that one is deleted, it serves again from the same cluster.
     env.ray_services().delete("bread", &DeleteParams::default()).await.expect("the service is deleted");
     has_pods(&env, &cluster, 2).await;
     assert_eq!(env.serves_from("2.52.0").await, cluster);

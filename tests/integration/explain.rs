@@ -1,4 +1,4 @@
-//! `sluice explain`: what it says of jobs on a real control plane, and of the same objects in files.
+//! `sluice explain` for jobs on a real control plane, and for the same objects in files.
 
 use std::path::Path;
 
@@ -11,25 +11,25 @@ use tokio::process::Command;
 use sluice_testkit::env::{Manager, TestEnv, eventually_or_tell, sluice};
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE};
 
-/// What the command prints, and whether it could tell anything.
+/// Runs the command. Returns whether it succeeded, and stdout or else stderr.
 async fn explain(env: &TestEnv, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(sluice()).arg("explain").args(arguments).env("KUBECONFIG", &env.kubeconfig).output();
     let output = output.await.expect("an answer");
-    let said = if output.status.success() { output.stdout } else { output.stderr };
-    (output.status.success(), String::from_utf8(said).expect("text"))
+    let explained_json = if output.status.success() { output.stdout } else { output.stderr };
+    (output.status.success(), String::from_utf8(explained_json).expect("text"))
 }
 
 pub(crate) async fn explained(env: &TestEnv, subject: &str) -> Value {
-    let (_, said) = explain(env, &[subject, "--output=json"]).await;
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let (_, explained_json) = explain(env, &[subject, "--output=json"]).await;
+    serde_json::from_str(&explained_json).unwrap_or_else(|error| panic!("{error}: {explained_json}"))
 }
 
-/// The slice of an explanation that waits.
+/// Returns the pending slice of an explanation, if any.
 fn waiting(explanation: &Value) -> Option<&Value> {
     explanation["slices"].as_array()?.iter().find(|slice| slice["state"] == "pending")
 }
 
-/// Gives the queue the quota that somebody was told would be enough.
+/// Sets the quotas of the queue to those of a remediation.
 pub(crate) async fn give(env: &TestEnv, quota: &Value) {
     let changes = quota.as_array().cloned().unwrap_or_default();
     let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
@@ -45,7 +45,7 @@ pub(crate) async fn give(env: &TestEnv, quota: &Value) {
     env.change_queue(QUEUE, json!({"resourceGroups": groups})).await;
 }
 
-/// Keeps every object of these kinds in a folder, a file each kind, as `kubectl get --output=yaml` would.
+/// Writes all objects to a directory, one file per kind, like `kubectl get --output=yaml`.
 pub(crate) async fn keep(env: &TestEnv, folder: &Path) {
     std::fs::create_dir_all(folder).expect("a folder");
     let kueue =
@@ -70,21 +70,21 @@ pub(crate) async fn keep(env: &TestEnv, folder: &Path) {
     }
 }
 
-/// Two services in a queue that has room for one of them.
+/// Starts two services in a queue that fits one of them.
 async fn stage() -> (TestEnv, Manager) {
     let env = TestEnv::start().await;
     let manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.apply(SERVICE_SAMPLE).await.expect("a service");
-    eventually_or_tell("the first serves", async || {
-        let said = explained(&env, "rayservice/fruit").await;
-        if said["members"][0]["run"] == 2 { Ok(()) } else { Err(said.to_string()) }
+    eventually_or_tell("the first is ready", async || {
+        let explained_json = explained(&env, "rayservice/fruit").await;
+        if explained_json["members"][0]["run"] == 2 { Ok(()) } else { Err(explained_json.to_string()) }
     })
     .await;
     env.apply(&SERVICE_SAMPLE.replace("name: fruit\n  namespace", "name: chat\n  namespace")).await.expect("another");
-    eventually_or_tell("the second waits", async || {
-        let said = explained(&env, "rayservice/chat").await;
-        if waiting(&said).is_some() { Ok(()) } else { Err(said.to_string()) }
+    eventually_or_tell("the second is pending", async || {
+        let explained_json = explained(&env, "rayservice/chat").await;
+        if waiting(&explained_json).is_some() { Ok(()) } else { Err(explained_json.to_string()) }
     })
     .await;
     (env, manager)
@@ -94,41 +94,41 @@ async fn stage() -> (TestEnv, Manager) {
 async fn explain_remediation_unblocks_the_job() {
     let (env, _manager) = stage().await;
 
-    // Given a service that waits for another, then it is told what is short, what binds, and who holds it,
-    let said = explained(&env, "rayservice/chat").await;
-    let slice = waiting(&said).expect("it waits");
+    // Given a service that waits for another, then the explanation has the shortfall, its limit and the holders,
+    let explained_json = explained(&env, "rayservice/chat").await;
+    let slice = waiting(&explained_json).expect("a pending slice");
     let short = &slice["pending"]["shortfalls"][0];
-    assert_eq!(short["boundBy"], format!("the nominalQuota of ClusterQueue {QUEUE}"), "{said}");
-    assert_eq!(short["holders"]["RayService default/fruit"], "1", "{said}");
+    assert_eq!(short["boundBy"], format!("the nominalQuota of ClusterQueue {QUEUE}"), "{explained_json}");
+    assert_eq!(short["holders"]["RayService default/fruit"], "1", "{explained_json}");
     let (_, text) = explain(&env, &["rayservice/chat"]).await;
     assert!(text.contains("RayService default/fruit holds 1"), "{text}");
     assert!(text.contains("unblocked once nominalQuota of cpu in flavor default-flavor of ClusterQueue"), "{text}");
 
-    // and the same of its cluster, of its slice, and of its objects in files;
-    let cluster = format!("raycluster/{}", said["members"][0]["name"].as_str().expect("a name"));
+    // and it is the same for its cluster, its slice, and its objects in files;
+    let cluster = format!("raycluster/{}", explained_json["members"][0]["name"].as_str().expect("a name"));
     let workload = format!("workload/{}", slice["name"].as_str().expect("a name"));
     for part in [cluster, workload] {
-        assert_eq!(explained(&env, &part).await, said, "{part}");
+        assert_eq!(explained(&env, &part).await, explained_json, "{part}");
     }
-    let folder = env.dir.join("kept");
+    let folder = env.dir.join("from_files");
     keep(&env, &folder).await;
-    let (_, kept) =
+    let (_, from_files) =
         explain(&env, &["rayservice/chat", "--output=json", "--from", folder.to_str().expect("a path")]).await;
-    assert_eq!(serde_json::from_str::<Value>(&kept).expect("JSON"), said);
+    assert_eq!(serde_json::from_str::<Value>(&from_files).expect("JSON"), explained_json);
 
-    // what it says would be enough is enough, of quota to the unit.
+    // and the proposed quota is sufficient.
     let remedies = slice["pending"]["remediations"].as_array().expect("remedies");
     let quota = remedies.iter().find(|remedy| remedy["quota"].is_array()).expect("quota would help");
     give(&env, &quota["quota"]).await;
     eventually_or_tell("the second runs", async || {
-        let said = explained(&env, "rayservice/chat").await;
-        if said["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(said.to_string()) }
+        let explained_json = explained(&env, "rayservice/chat").await;
+        if explained_json["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(explained_json.to_string()) }
     })
     .await;
     assert_eq!(quota["quota"].as_array().map(Vec::len), Some(2), "cpu and memory: {quota}");
 }
 
-/// The way in to a queue that has nothing of its own, and borrows from its cohort.
+/// A ClusterQueue without nominal quota that borrows from its cohort, and its LocalQueue.
 const BORROWER: &str = r#"
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ClusterQueue
@@ -150,7 +150,7 @@ spec: {clusterQueue: borrower}
 
 #[tokio::test]
 async fn explain_reports_quota_reserved_for_another_workload() {
-    // Given a strict queue, half of which is held, and whose next service asks for all of it,
+    // Given a StrictFIFO queue with half of its quota in use, whose next service requests all of it,
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
@@ -158,42 +158,42 @@ async fn explain_reports_quota_reserved_for_another_workload() {
     env.set_quota("2", "4Gi").await;
     env.apply(SERVICE_SAMPLE).await.expect("a service");
     eventually_or_tell("the first holds its quota", async || {
-        let said = explained(&env, "rayservice/fruit").await;
-        if said["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(said.to_string()) }
+        let explained_json = explained(&env, "rayservice/fruit").await;
+        if explained_json["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(explained_json.to_string()) }
     })
     .await;
     let named = |name: &str| SERVICE_SAMPLE.replace("name: fruit\n  namespace", &format!("name: {name}\n  namespace"));
     env.apply(&named("large").replace("\n      replicas: 1\n", "\n      replicas: 3\n"))
         .await
         .expect("one for all of the quota");
-    eventually_or_tell("the next waits", async || {
-        let said = explained(&env, "rayservice/large").await;
-        if waiting(&said).is_some() { Ok(()) } else { Err(said.to_string()) }
+    eventually_or_tell("the next is pending", async || {
+        let explained_json = explained(&env, "rayservice/large").await;
+        if waiting(&explained_json).is_some() { Ok(()) } else { Err(explained_json.to_string()) }
     })
     .await;
 
-    // when one that would borrow the rest comes,
+    // when a service that would borrow the rest is created,
     env.apply(BORROWER).await.expect("a queue");
     env.apply(&named("small").replace("user-queue", "borrower")).await.expect("one that borrows");
 
-    // then it waits, and is told for whom, in its condition and in both forms of the explanation.
-    let said = eventually_or_tell("it is told", async || {
-        let said = explained(&env, "rayservice/small").await;
-        let kept = waiting(&said).map(|slice| slice["pending"]["shortfalls"][0]["reservedFor"].clone());
-        if kept == Some(json!({"amount": "2", "largest": "RayService default/large", "others": 0})) {
-            Ok(said)
+    // then it is pending, and the condition and both output formats name the workload that quota is reserved for.
+    let explained_json = eventually_or_tell("the explanation has the reservation", async || {
+        let explained_json = explained(&env, "rayservice/small").await;
+        let from_files = waiting(&explained_json).map(|slice| slice["pending"]["shortfalls"][0]["reservedFor"].clone());
+        if from_files == Some(json!({"amount": "2", "largest": "RayService default/large", "others": 0})) {
+            Ok(explained_json)
         } else {
-            Err(said.to_string())
+            Err(explained_json.to_string())
         }
     })
     .await;
     let (_, text) = explain(&env, &["rayservice/small"]).await;
     assert!(text.contains(", 2 is reserved for RayService default/large"), "{text}");
-    let slice = waiting(&said).expect("it waits")["name"].as_str().expect("a name").to_owned();
-    eventually_or_tell("its condition says so", async || {
+    let slice = waiting(&explained_json).expect("a pending slice")["name"].as_str().expect("a name").to_owned();
+    eventually_or_tell("its condition reports it", async || {
         let slice = env.workloads().get(&slice).await.expect("its slice");
         let conditions = slice.status.unwrap_or_default().conditions;
-        let why = condition::get(&conditions, "QuotaReserved").map(|it| it.message.clone()).unwrap_or_default();
+        let why = condition::get(&conditions, "QuotaReserved").map(|found| found.message.clone()).unwrap_or_default();
         if why.contains(", 2 is reserved for default/rayservice-large-") { Ok(()) } else { Err(why) }
     })
     .await;
@@ -213,7 +213,7 @@ async fn explain_reports_admission_of_running_jobs_and_missing_objects() {
         ("service/fruit", "unknown kind \"service\": expected rayservice"),
         ("fruit", "expected KIND/NAME"),
     ] {
-        let (could, said) = explain(&env, &[subject]).await;
-        assert!(!could && said.contains(problem), "{said}");
+        let (succeeded, explained_json) = explain(&env, &[subject]).await;
+        assert!(!succeeded && explained_json.contains(problem), "{explained_json}");
     }
 }

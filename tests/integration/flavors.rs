@@ -1,4 +1,4 @@
-//! Upgrades of which not all pods are in the flavor of those before: each pod runs where its quota is.
+//! Upgrades whose pods get other flavors than before: each pod runs on the nodes of its flavor.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use crate::stage::{Operator, Stage, pod_sets, service, workers};
 use sluice_testkit::eventually_or_tell;
 use sluice_testkit::objects::QUEUE;
 
-/// CPU and memory of a flavor.
+/// CPU and memory quota of a flavor.
 type Quota<'a> = (&'a str, &'a str);
 
-/// A stage with nodes in the pools `a` and `b`, each of which has a flavor.
+/// Returns a fixture with nodes in the pools `a` and `b`, each with a flavor.
 async fn with_pools(operator: Operator, a: Quota<'_>, b: Quota<'_>) -> Stage {
     let stage = Stage::with(operator).await;
     let nodes: Api<Node> = Api::all(stage.env.client.clone());
@@ -43,7 +43,7 @@ async fn set_quotas(stage: &Stage, a: Quota<'_>, b: Quota<'_>) {
     stage.env.change_queue(QUEUE, json!({"resourceGroups": groups})).await;
 }
 
-/// Waits until so much CPU of each pool is reserved.
+/// Waits until this much CPU of each pool is reserved.
 async fn reserves(stage: &Stage, expected: [&str; 2]) {
     eventually_or_tell(&format!("the flavors are used as {expected:?}"), async || {
         let status = stage.env.cluster_queues().get(QUEUE).await.expect("the queue").status.unwrap_or_default();
@@ -57,7 +57,7 @@ async fn reserves(stage: &Stage, expected: [&str; 2]) {
     .await;
 }
 
-/// In which pools the pods of a cluster run, head and workers.
+/// Returns the pools in which the pods of a cluster run, by node type.
 async fn pools(stage: &Stage, cluster: &str) -> BTreeSet<(String, String)> {
     let pool = |pod: &Pod| {
         let selector = pod.spec.clone().and_then(|spec| spec.node_selector).unwrap_or_default();
@@ -76,7 +76,7 @@ fn in_pools(head: &str, worker: &str) -> BTreeSet<(String, String)> {
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
 async fn changed_node_selector_uses_quota_of_the_new_flavor(#[case] operator: Operator) {
-    // Room for two heads and a worker in one, and for the other worker in the other.
+    // Quota for two heads and a worker in one pool, and for another worker in the other.
     let stage = with_pools(operator, ("1500m", "3Gi"), ("500m", "1Gi")).await;
     let in_pool = |pool: &str| -> Value {
         let mut group = workers("small", 1, 500);
@@ -89,7 +89,7 @@ async fn changed_node_selector_uses_quota_of_the_new_flavor(#[case] operator: Op
         let serving = stage.env.serves_from(version).await;
         stage.env.only_cluster(&serving).await;
         reserves(&stage, expected).await;
-        // The head asks for no pool; its flavor says where it runs.
+        // The head selects no pool; its flavor determines where it runs.
         assert_eq!(pools(&stage, &serving).await, in_pools("a", pool));
     }
     stage.ends().await;
@@ -100,7 +100,7 @@ async fn changed_node_selector_uses_quota_of_the_new_flavor(#[case] operator: Op
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
 async fn upgrade_uses_a_flavor_with_capacity_and_active_cluster_stays(#[case] operator: Operator) {
-    // Room for one cluster in each pool.
+    // Quota for one cluster in each pool.
     let stage = with_pools(operator, ("1", "2Gi"), ("1", "2Gi")).await;
     let groups = [workers("small", 1, 500)];
     stage.env.put(service("2.52.0", &groups)).await;
@@ -108,11 +108,11 @@ async fn upgrade_uses_a_flavor_with_capacity_and_active_cluster_stays(#[case] op
     reserves(&stage, ["1", "0"]).await;
     let before = pools_of_all(&stage, &first).await;
 
-    // Given a service that fills one pool, when it is upgraded, then the new pods go to the other,
+    // Given a service that uses all of one pool, when it is upgraded, then the new pods use the other,
     stage.env.put(service("2.53.0", &groups)).await;
     let second = stage.env.serves_from("2.53.0").await;
     assert_eq!(pools(&stage, &second).await, in_pools("b", "b"));
-    // and those that served stay where they were until they are gone.
+    // and the old pods stay where they are until they are deleted.
     let still = pools_of_all(&stage, &first).await;
     assert!(still.iter().all(|(pod, pool)| before.get(pod) == Some(pool)), "{before:?} {still:?}");
     stage.env.only_cluster(&second).await;
@@ -127,7 +127,7 @@ async fn upgrade_uses_a_flavor_with_capacity_and_active_cluster_stays(#[case] op
     stage.ends().await;
 }
 
-/// In which pool each pod of a cluster runs, by its uid.
+/// Returns the pool of each pod of a cluster, by uid.
 async fn pools_of_all(stage: &Stage, cluster: &str) -> BTreeMap<String, Option<String>> {
     let pods = stage.env.pods_of(cluster).await.into_iter().map(|pod| {
         let selector = pod.spec.clone().and_then(|spec| spec.node_selector).unwrap_or_default();
@@ -141,7 +141,7 @@ async fn pools_of_all(stage: &Stage, cluster: &str) -> BTreeMap<String, Option<S
 #[case::another_operator(Operator::Another)]
 #[tokio::test]
 async fn only_pods_without_capacity_move_to_another_flavor(#[case] operator: Operator) {
-    // Room for two heads and a worker in one pool, and for a worker in the other.
+    // Quota for two heads and a worker in one pool, and for a worker in the other.
     let stage = with_pools(operator, ("1500m", "3Gi"), ("500m", "1Gi")).await;
     let groups = [workers("small", 1, 500)];
     stage.env.put(service("2.52.0", &groups)).await;
@@ -173,7 +173,7 @@ async fn pending_upgrade_uses_the_first_flavor_that_gets_capacity() {
     set_quotas(&stage, ("1500m", "3Gi"), ("500m", "1Gi")).await;
     assert_eq!(stage.env.serves_from("2.53.0").await, pending);
     stage.env.only_cluster(&pending).await;
-    // A head went where the other was, or the worker did: either way one pod is in each pool.
+    // Either the head or the worker moved: one pod is in each pool.
     reserves(&stage, ["500m", "500m"]).await;
     stage.ends().await;
 }

@@ -1,5 +1,6 @@
-//! LimitRanges and RuntimeClasses: what the API server makes of pods is what is paid for, and what it refuses is not. (B21 of
-//! the portable behaviours of Kueue's own tests, `test/integration/singlecluster/scheduler`.)
+//! LimitRanges and RuntimeClasses: usage is that of the pods as the API server admits them, and workloads that
+//! it would reject stay pending. (B21 of the portable behaviors of Kueue's own tests,
+//! `test/integration/singlecluster/scheduler`.)
 
 use k8s_openapi::api::core::v1::{LimitRange, Pod};
 use kube::api::{DeleteParams, ListParams};
@@ -26,22 +27,22 @@ fn limit_ranges(env: &TestEnv) -> Api<LimitRange> {
     Api::namespaced(env.client.clone(), NAMESPACE)
 }
 
-/// How much CPU a Workload was admitted with.
-async fn charged(env: &TestEnv, name: &str) -> String {
+/// Returns the CPU that a Workload was admitted with.
+async fn admitted_cpu(env: &TestEnv, name: &str) -> String {
     env.is_admitted(name).await;
     let status = env.workloads().get(name).await.expect("the Workload").status.unwrap_or_default();
     let admission = status.admission.expect("it is admitted");
     admission.pod_set_assignments[0].resource_usage["cpu"].0.clone()
 }
 
-/// A Workload of one pod with these resources.
+/// Returns a Workload of one pod with these resources.
 fn asking(name: &str, resources: Value) -> Value {
     let mut object = workload(name, "team", "0", 0);
     object["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] = resources;
     object
 }
 
-/// Waits until the queue knows of a LimitRange: this one, too large for the quota by far, is told something else then.
+/// Waits until the queue has observed a LimitRange: the message of an oversized probe Workload then changes.
 async fn is_known(env: &TestEnv, words: &str) {
     env.has_condition("crowd", "QuotaReserved", "False", &[words]).await;
 }
@@ -57,37 +58,39 @@ async fn limit_range_violation_keeps_workload_pending_and_defaults_count_as_requ
     crowd["spec"]["podSets"][0]["count"] = 1000.into();
     env.put(crowd).await;
 
-    // Above the maximum; it is admitted once that is raised.
+    // Above the maximum: admitted once the maximum is raised.
     env.put(limit_range("small", &json!({"type": "Container", "max": {"cpu": "1"}}))).await;
     is_known(&env, "requests 1500m of cpu, which is more than the maximum of 1 set by LimitRange small").await;
     env.put(workload("large", "team", "2", 0)).await;
-    let told = "pod set main: container \"c\" requests 2 of cpu, which is more than the maximum of 1 set by LimitRange small \
+    let expected_message = "pod set main: container \"c\" requests 2 of cpu, which is more than the maximum of 1 set by LimitRange small \
                 for a Container";
-    env.has_condition("large", "QuotaReserved", "False", &["Misconfigured", told]).await;
+    env.has_condition("large", "QuotaReserved", "False", &["Misconfigured", expected_message]).await;
     env.put(limit_range("small", &json!({"type": "Container", "max": {"cpu": "4"}}))).await;
-    assert_eq!(charged(&env, "large").await, "2");
+    assert_eq!(admitted_cpu(&env, "large").await, "2");
 
-    // The API server makes a default of the maximum. What names a limit alone requests that.
+    // The API server uses the maximum as default. A limit without a request sets the request.
     env.put(asking("by-default", json!({}))).await;
-    assert_eq!(charged(&env, "by-default").await, "4");
+    assert_eq!(admitted_cpu(&env, "by-default").await, "4");
     env.put(asking("by-limit", json!({"limits": {"cpu": "3"}}))).await;
-    assert_eq!(charged(&env, "by-limit").await, "3");
+    assert_eq!(admitted_cpu(&env, "by-limit").await, "3");
 
-    // Below the minimum of a pod; it is admitted once that is gone. What runs is charged as it was.
+    // Below the minimum of a pod: admitted once the minimum is removed. Running workloads keep their usage.
     env.put(limit_range("pods", &json!({"type": "Pod", "min": {"cpu": "2"}}))).await;
     is_known(&env, "the pod requests 1500m of cpu, which is less than the minimum of 2 set by LimitRange pods").await;
     env.put(workload("tiny", "team", "250m", 0)).await;
-    let told = "the pod requests 250m of cpu, which is less than the minimum of 2 set by LimitRange pods for a Pod";
-    env.has_condition("tiny", "QuotaReserved", "False", &["Misconfigured", told]).await;
+    let expected_message =
+        "the pod requests 250m of cpu, which is less than the minimum of 2 set by LimitRange pods for a Pod";
+    env.has_condition("tiny", "QuotaReserved", "False", &["Misconfigured", expected_message]).await;
     limit_ranges(&env).delete("pods", &DeleteParams::default()).await.expect("the LimitRange is deleted");
-    assert_eq!(charged(&env, "tiny").await, "250m");
-    assert_eq!(charged(&env, "by-default").await, "4");
+    assert_eq!(admitted_cpu(&env, "tiny").await, "250m");
+    assert_eq!(admitted_cpu(&env, "by-default").await, "4");
 
     let breaches = invariants::breaches(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
-/// The head names limits only; the worker has a sidecar that names nothing, and a runtime class that costs.
+/// Returns a cluster whose head has limits only, and whose worker has a sidecar without resources and a runtime
+/// class with overhead.
 fn cluster() -> Value {
     let own = json!({"cpu": "500m", "memory": "1Gi"});
     let container =
@@ -122,8 +125,8 @@ async fn cpu_of_pods(env: &TestEnv, count: usize) -> i64 {
     requests.map(|requests| requests.get("cpu").get()).sum()
 }
 
-/// What is charged is what the API server makes of the pods: 500m for the head; for each worker 500m, 100m for its sidecar
-/// and 250m for its runtime class.
+/// The usage is that of the pods as admitted: 500m for the head; for each worker 500m, 100m for its sidecar and
+/// 250m for its runtime class.
 #[tokio::test]
 async fn ray_cluster_usage_includes_sidecars_limits_and_runtime_class_overhead() {
     let env = TestEnv::start().await;

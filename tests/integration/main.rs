@@ -1,4 +1,4 @@
-//! Scenarios on a real control plane. `make test` builds what they need first.
+//! Integration tests on a real control plane. `make test` builds its programs first.
 
 #![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
 

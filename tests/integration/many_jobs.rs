@@ -1,4 +1,4 @@
-//! Many Jobs want the same quota. `JOBS=2000` says how many; there is room for one in forty.
+//! Many Jobs compete for the same quota, which fits one in forty. `JOBS=2000` sets their number.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use sluice_testkit::quotas::{cpu, flavor};
 use sluice_testkit::{TestEnv, eventually, invariants};
 
 const QUEUE: &str = "jobs";
-/// How many there are unless `JOBS` says otherwise.
+/// Default number of Jobs.
 const JOBS: usize = 120;
-/// For one in so many there is room.
+/// Ratio of Jobs to the number that fits simultaneously.
 const ONE_IN: usize = 40;
 
 fn job(number: usize) -> Job {
@@ -30,7 +30,7 @@ fn job(number: usize) -> Job {
     serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a Job")
 }
 
-/// Lets every pod that runs do what it was to do, and then every other that comes, until so many Jobs are done.
+/// Completes every running pod until this many Jobs are finished.
 async fn work_off(env: &TestEnv, jobs: usize) {
     let pods: Api<Pod> = Api::namespaced(env.client.clone(), NAMESPACE);
     let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
@@ -60,7 +60,8 @@ fn is(workload: &Workload, kind: &str) -> bool {
     condition::is_true(conditions, kind)
 }
 
-/// How many were admitted at most at a time; and how many milliseconds a place that was free waited for somebody, each time.
+/// Returns the maximum number of simultaneously admitted Jobs, and for each released quota the milliseconds until
+/// it was used again.
 fn places(history: &[Change]) -> (usize, Vec<i64>) {
     let (mut state, mut most, mut free, mut waited) = (State::default(), 0, Vec::new(), Vec::new());
     let held = |state: &State| {
@@ -102,7 +103,7 @@ async fn many_jobs_share_a_queue_that_fits_a_few() {
 
     work_off(&env, jobs).await;
 
-    eventually("all are done, and so are their slices", async || {
+    eventually("all Jobs and their slices are finished", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         (slices.len() == jobs && slices.iter().all(|slice| is(slice, "Finished"))).then_some(())
     })
@@ -111,7 +112,7 @@ async fn many_jobs_share_a_queue_that_fits_a_few() {
     let breaches = invariants::breaches(&history);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
     let (most, waited) = places(&history);
-    assert_eq!(most, room, "the queue was full, and never more than full");
+    assert_eq!(most, room, "the queue was full and never exceeded");
     println!(
         "{jobs} Jobs, {room} at a time: a free place waited for {} ms in the middle, for {} ms at most",
         waited[waited.len() / 2],

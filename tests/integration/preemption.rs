@@ -1,4 +1,4 @@
-//! Clusters that take quota from one another: by priority, and by taking back what was borrowed.
+//! Preemption between clusters: by priority, and by reclaiming borrowed quota.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE};
 use sluice_testkit::quotas::{cohort, local_queue};
 use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
-/// A cluster of the sample's size, which is that of the sample's queue.
+/// Returns a cluster that uses all of the sample queue's quota.
 fn cluster(name: &str, queue: &str, class: Option<&str>) -> String {
     let labels = class.map(|class| format!("\n    kueue.x-k8s.io/priority-class: {class}")).unwrap_or_default();
     rayclusters::manifest()
@@ -29,7 +29,7 @@ async fn put_class(env: &TestEnv, name: &str, value: i32) {
     env.put(class).await;
 }
 
-/// Waits until a cluster has all its pods, and is said to be admitted.
+/// Waits until a cluster is admitted and has all of its pods.
 async fn runs(env: &TestEnv, name: &str) {
     eventually_or_tell(&format!("cluster {name} runs"), async || {
         let status = env.ray_clusters().get(name).await.expect("the cluster").status.unwrap_or_default();
@@ -41,9 +41,9 @@ async fn runs(env: &TestEnv, name: &str) {
     .await;
 }
 
-/// Waits until a cluster has no pods and holds no quota; returns what it says.
+/// Waits until a cluster has no pods and no quota. Returns the message of its condition.
 async fn stands_still(env: &TestEnv, name: &str) -> String {
-    eventually_or_tell(&format!("cluster {name} stands still"), async || {
+    eventually_or_tell(&format!("cluster {name} is stopped"), async || {
         let status = env.ray_clusters().get(name).await.expect("the cluster").status.unwrap_or_default();
         let pods = env.pods_of(name).await.len();
         let holds = slice_of(env, name)
@@ -58,13 +58,13 @@ async fn stands_still(env: &TestEnv, name: &str) -> String {
     .await
 }
 
-/// The newest slice of a cluster.
+/// Returns the newest slice of a cluster.
 async fn slice_of(env: &TestEnv, cluster: &str) -> Option<Workload> {
     let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
     slices.into_iter().rfind(|slice| slice.owner_references().iter().any(|owner| owner.name == cluster))
 }
 
-/// Waits until the slice of a cluster was evicted for another's sake and says so; returns why.
+/// Waits until the slice of a cluster is preempted with this reason.
 async fn was_preempted(env: &TestEnv, cluster: &str, reason: &str) {
     eventually_or_tell(&format!("the slice of {cluster} was preempted"), async || {
         let Some(slice) = slice_of(env, cluster).await else { return Err("but there is none".to_owned()) };
@@ -111,7 +111,8 @@ async fn cluster_preempts_lower_priority_cluster_which_is_readmitted_later() {
     runs(&env, "humble").await;
     has_priority(&env, "humble", "low", 1).await;
 
-    // When something more important comes, the first makes room, and only once its pods are gone does the other start.
+    // When a cluster of higher priority is created, the first is preempted, and the other starts only after its
+    // pods are gone.
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
     runs(&env, "proud").await;
     was_preempted(&env, "humble", "InClusterQueue").await;
@@ -121,7 +122,7 @@ async fn cluster_preempts_lower_priority_cluster_which_is_readmitted_later() {
     env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
     runs(&env, "humble").await;
 
-    // When the label of one that waits names another class, it goes by that.
+    // When the priority class label of a pending cluster changes, its priority follows.
     env.apply(&cluster("rising", "user-queue", Some("low"))).await.expect("a cluster");
     stands_still(&env, "rising").await;
     env.apply(&cluster("rising", "user-queue", Some("high"))).await.expect("another class");
@@ -129,7 +130,7 @@ async fn cluster_preempts_lower_priority_cluster_which_is_readmitted_later() {
     runs(&env, "rising").await;
     stands_still(&env, "humble").await;
 
-    // When a class loses its value, who runs by it loses the place to who is now ahead.
+    // When the value of a class is reduced, its running cluster is preempted by the one that is now ahead.
     let classes: Api<WorkloadPriorityClass> = Api::all(env.client.clone());
     let nothing = Patch::Merge(json!({"value": 0}));
     classes.patch("high", &PatchParams::default(), &nothing).await.expect("the class is changed");
@@ -171,15 +172,15 @@ async fn borrowed_quota_is_reclaimed_from_the_newest_workload() {
         env.put(local_queue(queue)).await;
     }
 
-    // Two clusters of one team: the second runs on what the other team doesn't use.
+    // Two clusters of one team: the second borrows the other team's unused quota.
     env.apply(&cluster("own", "team-a", None)).await.expect("a cluster");
     runs(&env, "own").await;
-    // (Who came last is told by the times of conditions, which are whole seconds.)
+    // (The order of admission is compared by condition times, which are whole seconds.)
     tokio::time::sleep(Duration::from_millis(1100)).await;
     env.apply(&cluster("borrower", "team-a", None)).await.expect("a cluster");
     runs(&env, "borrower").await;
 
-    // When the other team needs it, it gets it back, and who is within its own quota goes on.
+    // When the other team needs it, it is reclaimed, and the cluster within its nominal quota keeps running.
     env.apply(&cluster("owner", "team-b", None)).await.expect("a cluster");
     runs(&env, "owner").await;
     was_preempted(&env, "borrower", "InCohortReclamation").await;
@@ -187,17 +188,17 @@ async fn borrowed_quota_is_reclaimed_from_the_newest_workload() {
     assert!(message.contains("cohort all"), "{message}");
     runs(&env, "own").await;
 
-    // When the owner is done, the borrower comes back.
+    // When the owner is finished, the borrower is readmitted.
     env.ray_clusters().delete("owner", &DeleteParams::default()).await.expect("the cluster is deleted");
     runs(&env, "borrower").await;
     no_breaches(&recorder).await;
 }
 
-/// The first conditions of this type that slices have, as reason and message.
+/// Returns reason and message of the first condition of this type and status of any slice.
 async fn slices_say(env: &TestEnv, condition: &str, status: &str) -> Option<(String, String)> {
     let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
-    let mut told = slices.into_iter().flat_map(|slice| slice.status.unwrap_or_default().conditions);
-    let found = told.find(|found| found.type_ == condition && found.status == status)?;
+    let mut conditions = slices.into_iter().flat_map(|slice| slice.status.unwrap_or_default().conditions);
+    let found = conditions.find(|found| found.type_ == condition && found.status == status)?;
     Some((found.reason, found.message))
 }
 
@@ -213,7 +214,7 @@ async fn preemption_stops_the_upgrade_of_a_service_before_the_active_cluster() {
     let serving = env.serves_from("2.52.0").await;
     let pods = pod_names(&env, &serving).await;
 
-    // Given an upgrade that has its quota and takes its time,
+    // Given an admitted upgrade that is not ready yet,
     let never = json!({"template": {"metadata": {"annotations": {"testenv.sluice.dev/phase": "never-ready"}}}});
     let upgrade = json!({"spec": {"rayClusterConfig": {"rayVersion": "2.53.0", "headGroupSpec": never}}});
     env.ray_services().patch(SERVICE, &PatchParams::default(), &Patch::Merge(upgrade)).await.expect("the upgrade");
@@ -224,7 +225,8 @@ async fn preemption_stops_the_upgrade_of_a_service_before_the_active_cluster() {
     })
     .await;
 
-    // when something more important comes, the upgrade stops and waits, and says for whom, and what serves is left alone.
+    // when a cluster of higher priority is created, the upgrade is stopped and pending, its message names the
+    // preemptor, and the active cluster is unchanged.
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
     runs(&env, "proud").await;
     assert!(env.pods_of(&pending).await.is_empty());
@@ -233,14 +235,14 @@ async fn preemption_stops_the_upgrade_of_a_service_before_the_active_cluster() {
     assert_eq!(waiting, pending);
     let why = format!("upgrade to {pending} is pending in LocalQueue user-queue ({serving} keeps serving): ");
     assert!(message.starts_with(&why), "{message}");
-    let (reason, _) = slices_say(&env, PARTIALLY_PREEMPTED, "False").await.expect("the slice was told to give back");
+    let (reason, _) = slices_say(&env, PARTIALLY_PREEMPTED, "False").await.expect("the slice was partially preempted");
     assert_eq!(reason, "Released");
     assert_eq!(slices_say(&env, "Evicted", "True").await, None);
-    let told = env.event_about("RayService", "PartiallyPreempted").await;
+    let note = env.event_about("RayService", "PartiallyPreempted").await;
     let why = format!("{pending} is stopping ({serving} keeps running). For workload default/raycluster-proud-");
-    assert!(told.starts_with(&why), "{told}");
+    assert!(note.starts_with(&why), "{note}");
 
-    // When that is gone, the upgrade goes on.
+    // When that cluster is deleted, the upgrade continues.
     env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
     eventually("the upgrade has its pods again", async || (env.pods_of(&pending).await.len() == 2).then_some(())).await;
     assert_eq!(pod_names(&env, &serving).await, pods);
@@ -254,7 +256,7 @@ async fn preemption_scales_down_an_elastic_cluster_before_evicting_it() {
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     change_queue(&env, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
-    // Three workers and a head, with the autoscaler beside it, and nothing else.
+    // Quota for exactly three workers and a head with the autoscaler container.
     env.set_quota("2500m", "5Gi").await;
     put_class(&env, "high", 100).await;
     let elastic = cluster("elastic", "user-queue", None).replace("replicas: 1", "replicas: 3");
@@ -262,17 +264,17 @@ async fn preemption_scales_down_an_elastic_cluster_before_evicting_it() {
     env.apply(&elastic).await.expect("a cluster");
     eventually("it runs", async || (env.pods_of("elastic").await.len() == 4).then_some(())).await;
 
-    // When something more important comes, it loses two of its workers, which wait to come back.
+    // When a cluster of higher priority is created, it loses two workers, whose replacements are gated.
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
     runs(&env, "proud").await;
     let running = async || {
         let pods = env.pods_of("elastic").await;
         (pods.iter().filter(|pod| !is_gated(pod)).count(), pods.len())
     };
-    eventually("two wait", async || (running().await == (2, 4)).then_some(())).await;
+    eventually("two workers are gated", async || (running().await == (2, 4)).then_some(())).await;
     assert_eq!(slices_say(&env, "Evicted", "True").await, None);
 
     env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
-    eventually("all are back", async || (running().await == (4, 4)).then_some(())).await;
+    eventually("all workers run again", async || (running().await == (4, 4)).then_some(())).await;
     no_breaches(&recorder).await;
 }

@@ -1,4 +1,4 @@
-//! The manager as a process: its probes, how it stops, and how replicas take turns.
+//! The manager as a process: probes, graceful shutdown and leader election.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use tokio::net::TcpStream;
 
 use sluice_testkit::{TestEnv, eventually};
 
-/// A port that is free now.
+/// Returns a currently free port.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 
-/// The answer to a GET, head and all; `None` when nobody answers.
+/// Returns the raw response to a GET request, or `None` if there is none.
 async fn get(port: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
     stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).await.ok()?;
@@ -61,18 +61,18 @@ async fn second_replica_takes_over_after_the_leader_dies() {
         let lease = leases.get_opt("sluice-leader").await.expect("the lease")?;
         lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
     };
-    let leader = eventually("the first one leads", &holder).await;
+    let leader = eventually("the first replica leads", &holder).await;
     let health = free_port();
     let second =
         env.manager_with(&[flags[0], flags[1], &format!("--health-probe-bind-address=127.0.0.1:{health}")]).await;
-    eventually("the second one waits", async || {
+    eventually("the second replica waits", async || {
         let answer = get(health, "/readyz").await?;
         answer.starts_with("HTTP/1.1 503").then_some(())
     })
     .await;
 
     first.kill().await;
-    eventually("the second one leads", async || (holder().await? != leader).then_some(())).await;
+    eventually("the second replica leads", async || (holder().await? != leader).then_some(())).await;
     env.apply_samples().await;
     env.serves_from("2.52.0").await;
     assert!(

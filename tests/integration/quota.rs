@@ -1,5 +1,5 @@
-//! Quota on a real control plane: cohorts, edits under load, stop policies, preemption. (The portable behaviours of Kueue's
-//! own scheduler tests, `test/integration/singlecluster/scheduler`, are named B1 and so on.)
+//! Quota on a real control plane: cohorts, edits under load, stop policies and preemption. B1, B2 ... are the
+//! portable behaviors of Kueue's scheduler tests (`test/integration/singlecluster/scheduler`).
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -10,7 +10,7 @@ use sluice_testkit::history::Recorder;
 use sluice_testkit::quotas::{FLAVOR, cluster_queue, cohort, cpu, flavor, local_queue, workload};
 use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
-/// Nothing but a name; what a patch says, a status keeps.
+/// Returns an empty object: no additional fields.
 fn none() -> Value {
     json!({})
 }
@@ -20,7 +20,7 @@ async fn no_breaches(recorder: &Recorder) {
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
-/// B20. The workload needs what the cohort has, so that every one of the objects counts.
+/// B20. The workload needs the cohort's quota, so that every one of the objects is required.
 #[tokio::test]
 async fn objects_may_be_created_in_any_order() {
     let env = TestEnv::start().await;
@@ -51,7 +51,7 @@ async fn objects_may_be_created_in_any_order() {
     no_breaches(&recorder).await;
 }
 
-/// All orders of so many things.
+/// Returns all permutations of the indexes below `count`.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     (0..count).fold(vec![Vec::new()], |orders, next| {
         orders
@@ -74,7 +74,7 @@ async fn unused_quota_is_lent_across_the_tree_within_its_limits() {
     let _manager = env.manager().await;
     env.put(flavor()).await;
 
-    // B1: a peer's quota admits what is too large for its own queue.
+    // B1: a peer's quota admits a workload that exceeds the nominal quota of its queue.
     env.put_queue("b1-small", Some("b1"), cpu("5", none()), none()).await;
     env.put(workload("b1-large", "b1-small", "10", 0)).await;
     env.is_short("b1-large").await;
@@ -93,7 +93,7 @@ async fn unused_quota_is_lent_across_the_tree_within_its_limits() {
     env.is_admitted("b2-one-job").await;
     env.is_admitted("b2-two-job").await;
 
-    // B7: a lending limit that is raised lets somebody in, with nothing else happening.
+    // B7: raising a lending limit admits a workload without any other change.
     env.put_queue("b7-borrower", Some("b7"), cpu("0", none()), none()).await;
     env.put_queue("b7-lender", Some("b7"), cpu("5", json!({"lendingLimit": "0"})), none()).await;
     env.put(workload("b7-job", "b7-borrower", "5", 0)).await;
@@ -109,7 +109,7 @@ async fn unused_quota_is_lent_across_the_tree_within_its_limits() {
     env.put(workload("b8-second", "b8-queue", "500m", 0)).await;
     env.is_short("b8-second").await;
 
-    // B9: one child may borrow nothing, the other all there is.
+    // B9: one child may borrow nothing, the other everything.
     env.put(cohort("b9", None, cpu("1500m", none()))).await;
     env.put(cohort("b9-research", Some("b9"), cpu("1", json!({"borrowingLimit": "0"})))).await;
     env.put_queue("b9-research", Some("b9-research"), cpu("0", none()), none()).await;
@@ -143,7 +143,7 @@ async fn cohorts_may_be_moved_deleted_and_form_a_cycle() {
     let _manager = env.manager().await;
     env.put(flavor()).await;
 
-    // B11: under a larger root there is room.
+    // B11: moved under a larger root, the workload fits.
     env.put(cohort("small", None, cpu("1", none()))).await;
     env.put(cohort("large", None, cpu("5", none()))).await;
     env.put(cohort("child", Some("small"), json!([]))).await;
@@ -152,7 +152,7 @@ async fn cohorts_may_be_moved_deleted_and_form_a_cycle() {
     env.is_short("overflow").await;
     env.put(cohort("child", Some("large"), json!([]))).await;
     env.is_admitted("overflow").await;
-    // Moved back, what runs goes on, and nothing more is let in.
+    // Moved back, running workloads continue, and nothing more is admitted.
     env.put(cohort("child", Some("small"), json!([]))).await;
     env.put(workload("after", "team", "1", 0)).await;
     env.is_short("after").await;
@@ -160,7 +160,7 @@ async fn cohorts_may_be_moved_deleted_and_form_a_cycle() {
     env.finish("overflow").await;
     env.is_admitted("after").await;
 
-    // B12: the quota of a cohort that was deleted is gone with it, also in the middle of the tree.
+    // B12: deleting a cohort removes its quota, also in the middle of the tree.
     env.put(cohort("middle", Some("root"), cpu("4", none()))).await;
     env.put(cohort("sibling", Some("middle"), cpu("6", none()))).await;
     env.put_queue("user", Some("root"), cpu("0", none()), none()).await;
@@ -178,7 +178,7 @@ async fn cohorts_may_be_moved_deleted_and_form_a_cycle() {
     env.put(cohort("sibling", Some("middle"), cpu("1", none()))).await;
     env.is_admitted("late").await;
 
-    // A cycle is named, stops only what is below it, and is over as soon as it is cut.
+    // A cycle is reported, stops only the queues below it, and is resolved as soon as it is broken.
     env.put_queue("knotted", Some("knot-a"), cpu("1", none()), none()).await;
     env.put(cohort("knot-a", Some("knot-b"), json!([]))).await;
     env.put(cohort("knot-b", Some("knot-a"), json!([]))).await;
@@ -192,7 +192,7 @@ async fn cohorts_may_be_moved_deleted_and_form_a_cycle() {
     no_breaches(&recorder).await;
 }
 
-/// Waits until a ClusterQueue is active or not, and says why with this word.
+/// Waits until a ClusterQueue's Active condition has this status, and this word in reason or message.
 async fn queue_says(env: &TestEnv, name: &str, active: &str, word: &str) -> String {
     eventually_or_tell(&format!("ClusterQueue {name} is active: {active}, {word}"), async || {
         let status = env.cluster_queues().get(name).await.expect("the queue").status.unwrap_or_default();
@@ -266,15 +266,15 @@ async fn deleted_queue_remains_until_its_quota_is_released() {
     env.has_condition("waits", "QuotaReserved", "False", &["ClusterQueue team is being deleted"]).await;
     env.is_admitted("runs").await;
 
-    // Whoever takes over knows as much.
+    // A restarted manager knows as much.
     manager.kill().await;
     let _manager = env.manager().await;
     env.finish("runs").await;
-    eventually("the queue is gone", async || {
+    eventually("the queue is deleted", async || {
         env.cluster_queues().get_opt("team").await.expect("an answer").is_none().then_some(())
     })
     .await;
-    eventually("the flavor is gone", async || {
+    eventually("the flavor is deleted", async || {
         env.resource_flavors().get_opt(FLAVOR).await.expect("an answer").is_none().then_some(())
     })
     .await;
@@ -286,7 +286,7 @@ async fn deleted_queue_remains_until_its_quota_is_released() {
     no_breaches(&recorder).await;
 }
 
-/// Numbers that look random and are the same in every run.
+/// Deterministic pseudorandom numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -335,7 +335,7 @@ async fn quotas_edited_under_load_are_never_exceeded_and_every_workload_is_admit
     for name in ["a", "b", "c"] {
         env.change_queue(name, json!({"resourceGroups": cpu("3", none()), "cohortName": "all"})).await;
     }
-    eventually("everybody gets through", async || {
+    eventually("every workload is finished", async || {
         settle(&env, usize::MAX).await;
         let workloads = env.workloads().list(&ListParams::default()).await.expect("the Workloads").items;
         let over = workloads.iter().filter(|workload| {
@@ -351,7 +351,7 @@ async fn quotas_edited_under_load_are_never_exceeded_and_every_workload_is_admit
     assert!(replayed["decisions"] > made && replayed["lines cut off"] == 0, "{replayed:?}");
 }
 
-/// What jobs do meanwhile: those that are evicted give their quota back, and some that are admitted are over.
+/// Plays the part of the jobs: releases the quota of evicted Workloads, and finishes some of the admitted ones.
 async fn settle(env: &TestEnv, over: usize) {
     let workloads = env.workloads().list(&ListParams::default()).await.expect("the Workloads").items;
     let mut admitted = Vec::new();

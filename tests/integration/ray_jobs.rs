@@ -1,4 +1,4 @@
-//! RayJobs in the queue, run by KubeRay itself.
+//! Queued RayJobs, run by the real KubeRay operator.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
@@ -17,10 +17,11 @@ use sluice_testkit::real_kuberay::{RealKubeRay, control_plane};
 use sluice_testkit::{Manager, TestEnv, eventually, eventually_or_tell, invariants};
 
 const QUEUE: &str = "jobs";
-/// The annotation that says how a RayJob stands.
+/// Annotation with the conditions of a RayJob.
 const CONDITIONS: &str = "sluice.dev/conditions";
 
-/// A control plane where KubeRay makes the pods and Sluice pays for them, watched from the beginning.
+/// A control plane where KubeRay creates the pods and Sluice manages their quota, with a recorder of its
+/// complete history.
 struct Stage {
     env: TestEnv,
     recorder: Recorder,
@@ -39,7 +40,7 @@ impl Stage {
         Self { env, recorder, port, manager, _kuberay: kuberay }
     }
 
-    /// Kills Sluice, and starts it again.
+    /// Kills Sluice and restarts it.
     async fn restart(self) -> Self {
         let Self { env, recorder, port, manager, _kuberay } = self;
         manager.kill().await;
@@ -57,11 +58,11 @@ impl Stage {
         self.env.change_queue(QUEUE, json!({"resourceGroups": quota(nominal)})).await;
     }
 
-    /// Waits until so much CPU is reserved in the queue.
+    /// Waits until this much CPU is reserved in the ClusterQueue.
     async fn reserves(&self, amount: &str) {
         eventually_or_tell(&format!("{amount} CPU is reserved"), async || {
             let queue = self.env.cluster_queues().get(QUEUE).await.expect("the queue");
-            let is = reserved(&queue, "cpu");
+            let actual = reserved(&queue, "cpu");
             if is == amount { Ok(()) } else { Err(format!("{is} is")) }
         })
         .await;
@@ -85,9 +86,9 @@ impl Stage {
         pods.list(&ListParams::default()).await.expect("the pods").items
     }
 
-    /// Waits until so many pods run, and so many wait behind their gates.
+    /// Waits until this many pods run and this many are gated.
     async fn has_pods(&self, running: usize, waiting: usize) {
-        eventually_or_tell(&format!("{running} pods run and {waiting} wait"), async || {
+        eventually_or_tell(&format!("{running} pods run and {waiting} are gated"), async || {
             let (gated, others): (Vec<_>, Vec<_>) =
                 self.pods().await.into_iter().filter(|pod| phase(pod) != "Succeeded").partition(is_gated);
             let run = others.iter().filter(|pod| phase(pod) == "Running").count();
@@ -99,7 +100,7 @@ impl Stage {
         .await;
     }
 
-    /// Waits until a RayJob is as far as this, by KubeRay's word.
+    /// Waits until a RayJob has this `jobDeploymentStatus`.
     async fn is(&self, name: &str, status: &str) {
         eventually_or_tell(&format!("RayJob {name} is {status}"), async || {
             let is = self.get("RayJob", name).await.data["status"]["jobDeploymentStatus"].clone();
@@ -108,9 +109,9 @@ impl Stage {
         .await;
     }
 
-    /// Waits until an object says why it waits.
+    /// Waits until a RayJob is pending with `why` in its message.
     async fn waits(&self, name: &str, why: &str) {
-        eventually_or_tell(&format!("RayJob {name} says {why}"), async || {
+        eventually_or_tell(&format!("RayJob {name} is pending: {why}"), async || {
             let shown = self.get("RayJob", name).await.annotations().get(CONDITIONS).cloned().unwrap_or_default();
             let conditions: Vec<_> = serde_saphyr::from_str(&shown).unwrap_or_default();
             let admitted = condition::get(&conditions, "sluice.dev/Admitted");
@@ -122,7 +123,7 @@ impl Stage {
         .await;
     }
 
-    /// Lets pods do what they were to do.
+    /// Completes the pods with this label.
     async fn succeed(&self, label: &str) {
         let pods: Api<Pod> = Api::namespaced(self.env.client.clone(), NAMESPACE);
         let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
@@ -137,7 +138,7 @@ impl Stage {
     }
 }
 
-/// Quota of so much CPU; and of more memory than there is need for, which KubeRay's own containers ask for.
+/// Returns this CPU quota and ample memory, which KubeRay's own containers request.
 fn quota(cpu: &str) -> Value {
     let resources = json!([{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "1Ti"}]);
     json!([{"coveredResources": ["cpu", "memory"], "flavors": [{"name": FLAVOR, "resources": resources}]}])
@@ -147,7 +148,7 @@ fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// A cluster of a head and so many workers, of 1 CPU each.
+/// Returns a cluster of a head and this many workers, with 1 CPU each.
 fn cluster(workers: u32) -> Value {
     let template = json!({"spec": {"containers": [
         {"name": "ray", "image": "rayproject/ray:2.52.0", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}},
@@ -172,7 +173,7 @@ fn with_cluster(name: &str, workers: u32) -> Value {
 
 #[tokio::test]
 async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
-    // Given too little quota, a RayJob waits without a cluster, and says why; nobody but Sluice starts it;
+    // Given too little quota, a RayJob is pending without a cluster and reports why; only Sluice may start it;
     let stage = Stage::new().await;
     stage.queue("2").await;
     create(&stage.env.client, with_cluster("train", 1)).await.expect("a RayJob");
@@ -180,7 +181,7 @@ async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
     stage.is("train", "Suspended").await;
     assert!(stage.list("RayCluster").await.is_empty());
     let opened = Patch::Merge(json!({"spec": {"suspend": false}}));
-    let refusal = eventually("the policy is in force", async || {
+    let refusal = eventually("the policy is enforced", async || {
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
         api(&stage.env.client, "RayJob").patch("train", &dry_run, &opened).await.err()
     })
@@ -190,13 +191,13 @@ async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
         "{refusal}"
     );
 
-    // with enough it runs: a head, a worker, and once those are ready the pod that submits it;
+    // with enough it runs: a head, a worker, and once those are ready the submitter pod;
     stage.resize("2500m").await;
     stage.has_pods(3, 0).await;
     stage.is("train", "Running").await;
     stage.reserves("2500m").await;
 
-    // what its autoscaler adds waits for more quota, pod by pod, and what it takes is free;
+    // workers added by its autoscaler wait for quota, pod by pod, and removed ones release it;
     let [cluster] = stage.list("RayCluster").await.try_into().expect("one cluster");
     let scaled =
         |workers: u32| json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": workers}]);
@@ -214,7 +215,7 @@ async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
     stage.has_pods(3, 0).await;
     stage.reserves("2500m").await;
 
-    // it makes place for what is more important, and starts again with another cluster;
+    // it is preempted by a job of higher priority, and starts again with another cluster;
     stage
         .env
         .put(json!({
@@ -229,7 +230,7 @@ async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
     stage.has_pods(2, 0).await;
     stage.reserves("1500m").await;
 
-    // its quota is free when it is done and its pods are gone,
+    // its quota is released once it is finished and its pods are gone,
     steer(&stage.env, &json!({"jobStatus": "SUCCEEDED"})).await;
     stage.succeed("batch.kubernetes.io/job-name=urgent").await;
     stage.is("urgent", "Complete").await;
@@ -254,7 +255,7 @@ async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
 
 #[tokio::test]
 async fn ray_job_on_an_existing_cluster_requests_quota_for_its_submitter_only() {
-    // Given a cluster in the queue, and no more quota than it has,
+    // Given a queued cluster that uses all of the quota,
     let stage = Stage::new().await;
     stage.queue("2").await;
     let meta = json!({"name": "shared", "labels": {"kueue.x-k8s.io/queue-name": QUEUE, "team": "a"}});
@@ -263,10 +264,10 @@ async fn ray_job_on_an_existing_cluster_requests_quota_for_its_submitter_only() 
     stage.has_pods(2, 0).await;
     stage.reserves("2").await;
 
-    // when a RayJob is sent to it, then only the pod that submits it is asked for, and waits;
+    // when a RayJob is submitted to it, then quota is requested only for its submitter, which is pending;
     let submitted = json!({"clusterSelector": {"ray.io/cluster": "shared"}});
     create(&stage.env.client, ray_job("ask", submitted)).await.expect("a RayJob");
-    eventually_or_tell("its submitter waits", async || {
+    eventually_or_tell("its submitter is pending", async || {
         let job = api(&stage.env.client, "Job").get("ask").await.map_err(|error| error.to_string())?;
         let said = job.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let waits = |said: &Value| said["type"] == "sluice.dev/Admitted" && said["status"] == "False";
@@ -276,7 +277,7 @@ async fn ray_job_on_an_existing_cluster_requests_quota_for_its_submitter_only() 
     stage.has_pods(2, 0).await;
     stage.reserves("2").await;
 
-    // with quota for that it runs, and frees it when it is done.
+    // with quota for that it runs, and releases it when it is finished.
     stage.resize("2500m").await;
     stage.has_pods(3, 0).await;
     stage.reserves("2500m").await;
@@ -290,7 +291,7 @@ async fn ray_job_on_an_existing_cluster_requests_quota_for_its_submitter_only() 
 
 #[tokio::test]
 async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
-    // Given a RayJob that runs, of which a pod takes its time to end;
+    // Given a running RayJob with a pod that terminates slowly;
     let stage = Stage::new().await;
     stage.queue("2").await;
     let without_submitter = |name: &str| {
@@ -307,8 +308,8 @@ async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
     let finalizers = |names: Value| json!({"metadata": {"finalizers": names}});
     stage.patch("Pod", &worker, finalizers(json!(["test.sluice.dev/linger"]))).await.expect("a finalizer");
 
-    // when it has to make place, then its cluster goes, and nothing gets the quota of the pod that is left, whatever happens to
-    // Sluice meanwhile;
+    // when it is preempted, then its cluster is deleted, and the quota of the remaining pod stays reserved even if
+    // Sluice restarts;
     stage
         .env
         .put(json!({
@@ -325,7 +326,7 @@ async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
     stage.is("urgent", "Suspended").await;
     stage.has_pods(1, 0).await;
 
-    // and once that is gone the other one runs.
+    // and once that pod is gone the other job runs.
     stage.patch("Pod", &worker, finalizers(Value::Null)).await.expect("it may go");
     stage.is("urgent", "Running").await;
     stage.has_pods(2, 0).await;
@@ -354,7 +355,7 @@ async fn ungateable_ray_job_is_rejected_and_so_is_opening_a_gate() {
     let moved = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "b"}}});
     let opened = json!({"spec": {"suspend": false}});
     let keeps_cluster = json!({"spec": {"shutdownAfterJobFinishes": false}});
-    eventually_or_tell("the policies are in force", async || {
+    eventually_or_tell("the policies are enforced", async || {
         patched("waiting", opened.clone()).await.err().ok_or_else(String::new)?;
         patched("running", moved.clone()).await.err().ok_or_else(String::new)?;
         patched("running", keeps_cluster.clone()).await.err().map(drop).ok_or_else(String::new)
@@ -363,12 +364,12 @@ async fn ungateable_ray_job_is_rejected_and_so_is_opening_a_gate() {
 
     let cases = [
         (
-            "one that keeps its cluster",
+            "a job that keeps its cluster",
             made(keeps).await,
             "spec.shutdownAfterJobFinishes of a queued RayJob must be true",
         ),
         (
-            "one of two places",
+            "a job with a cluster spec and a selector",
             made(both).await,
             "spec.clusterSelector and spec.rayClusterSpec of a queued RayJob are mutually exclusive",
         ),
@@ -378,18 +379,18 @@ async fn ungateable_ray_job_is_rejected_and_so_is_opening_a_gate() {
             "spec.suspend of a queued RayJob cannot be set to false by hand",
         ),
         (
-            "one that runs is moved",
+            "a running job is moved",
             patched("running", moved.clone()).await,
             "of a RayJob can change only while spec.suspend is true",
         ),
-        ("one that waits is moved", patched("waiting", moved.clone()).await, ""),
-        ("one that runs is suspended", patched("running", json!({"spec": {"suspend": true}})).await, ""),
-        ("one in no queue keeps its cluster", patched("free", keeps_cluster).await, ""),
+        ("a pending job is moved", patched("waiting", moved.clone()).await, ""),
+        ("a running job is suspended", patched("running", json!({"spec": {"suspend": true}})).await, ""),
+        ("an unqueued job keeps its cluster", patched("free", keeps_cluster).await, ""),
     ];
     for (what, answer, refusal) in cases {
         match answer {
-            Ok(()) => assert_eq!(refusal, "", "{what}: taken"),
-            Err(said) => assert!(!refusal.is_empty() && said.contains(refusal), "{what}: {said}"),
+            Ok(()) => assert_eq!(refusal, "", "{what}: accepted"),
+            Err(message) => assert!(!refusal.is_empty() && message.contains(refusal), "{what}: {message}"),
         }
     }
 }

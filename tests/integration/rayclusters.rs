@@ -1,4 +1,4 @@
-//! A RayCluster that no service owns is a job of its own.
+//! Standalone RayClusters: each is a job by itself.
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
@@ -9,10 +9,10 @@ use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE, waits_for_quota};
 use sluice_testkit::{TestEnv, eventually, invariants};
 
-/// The cluster of these scenarios.
+/// Name of the cluster of these scenarios.
 pub(crate) const CLUSTER: &str = "basket";
 
-/// The sample's cluster, by itself.
+/// Returns the sample's cluster as a standalone RayCluster.
 pub(crate) fn manifest() -> String {
     let (_, config) = SERVICE_SAMPLE.split_once("rayClusterConfig:\n").expect("the cluster's configuration");
     let spec: String = config.lines().map(|line| format!("{}\n", line.strip_prefix("  ").unwrap_or(line))).collect();
@@ -30,7 +30,7 @@ pub(crate) async fn is_ready(env: &TestEnv) {
     .await;
 }
 
-/// How many pods of the cluster wait behind scheduling gates, and how many don't.
+/// Returns the number of gated and of ungated pods of the cluster.
 async fn waiting_and_not(env: &TestEnv) -> (usize, usize) {
     let (waiting, others): (Vec<_>, Vec<_>) = env.pods_of(CLUSTER).await.into_iter().partition(is_gated);
     (waiting.len(), others.len())
@@ -45,8 +45,8 @@ async fn cluster_waits_for_quota_runs_and_scales_within_it() {
     env.set_quota("999m", "2Gi").await;
     env.apply(&manifest()).await.expect("the cluster");
 
-    // Given too little quota, it is suspended and says why.
-    eventually("the cluster waits", async || {
+    // Given too little quota, it is suspended and reports why.
+    eventually("the cluster is pending", async || {
         let cluster = env.ray_clusters().get(CLUSTER).await.expect("the cluster");
         let conditions = cluster.status.clone().unwrap_or_default().conditions;
         let admitted = condition::get(&conditions, "sluice.dev/Admitted")?;
@@ -59,21 +59,21 @@ async fn cluster_waits_for_quota_runs_and_scales_within_it() {
     is_ready(&env).await;
     env.reserves_cpu("1").await;
 
-    // When it grows past the quota, the pods that it has go on, and the others wait behind scheduling gates until there is room;
+    // When it is scaled beyond the quota, its pods keep running, and the new ones are gated until the quota allows;
     let grown = json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 3}]);
     let grown = Patch::Json::<()>(serde_json::from_value(grown).expect("a JSON patch"));
     env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &grown).await.expect("the cluster grows");
-    eventually("the growth waits", async || {
+    eventually("the scale-up is pending", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         (slices.len() == 2).then_some(())
     })
     .await;
-    eventually("what waits can be seen", async || (waiting_and_not(&env).await == (2, 2)).then_some(())).await;
-    // room for one is given to one, and the other goes on waiting.
+    eventually("the pending pods are gated", async || (waiting_and_not(&env).await == (2, 2)).then_some(())).await;
+    // quota for one ungates one, and the other stays gated.
     env.set_quota("1500m", "3Gi").await;
     eventually("a new worker may run", async || (waiting_and_not(&env).await == (1, 3)).then_some(())).await;
     env.reserves_cpu("1500m").await;
-    let waits = eventually("the rest waits", async || {
+    let waits = eventually("the rest is pending", async || {
         let conditions = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status?.conditions;
         let admitted = condition::get(&conditions, "sluice.dev/Admitted")?.clone();
         (waits_for_quota(&admitted.reason) && admitted.message.contains("nominalQuota is 2")).then_some(admitted)
@@ -84,19 +84,19 @@ async fn cluster_waits_for_quota_runs_and_scales_within_it() {
     eventually("both new workers may run", async || (waiting_and_not(&env).await == (0, 4)).then_some(())).await;
     env.reserves_cpu("2").await;
 
-    // When it shrinks, the quota follows its pods.
+    // When it is scaled down, quota is released with its pods.
     let shrunk = json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 1}]);
     let shrunk = Patch::Json::<()>(serde_json::from_value(shrunk).expect("a JSON patch"));
     env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &shrunk).await.expect("the cluster shrinks");
     env.reserves_cpu("1").await;
 
-    // When it is drained, it stops, and gives its quota back only once its pods are gone.
+    // When it is drained, it stops, and releases its quota only once its pods are gone.
     let drain = Patch::Merge(json!({"spec": {"stopPolicy": "HoldAndDrain"}}));
     env.cluster_queues().patch("team-a", &PatchParams::default(), &drain).await.expect("the queue is drained");
     eventually("its pods are gone", async || env.pods_of(CLUSTER).await.is_empty().then_some(())).await;
     env.reserves_cpu("0").await;
     let resume = Patch::Merge(json!({"spec": {"stopPolicy": "None"}}));
-    env.cluster_queues().patch("team-a", &PatchParams::default(), &resume).await.expect("the queue goes on");
+    env.cluster_queues().patch("team-a", &PatchParams::default(), &resume).await.expect("the queue is resumed");
     eventually("it runs again", async || (env.pods_of(CLUSTER).await.len() == 2).then_some(())).await;
 
     env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("the cluster is deleted");

@@ -1,4 +1,4 @@
-//! A RayCluster whose pods are made anew when its spec asks for others (`upgradeStrategy: Recreate`).
+//! A RayCluster whose pods are recreated when its pod templates change (`upgradeStrategy: Recreate`).
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ fn recreated() -> String {
     manifest().replace("spec:\n  rayVersion", "spec:\n  upgradeStrategy:\n    type: Recreate\n  rayVersion")
 }
 
-/// Has the workers ask for so much CPU.
+/// Sets the CPU request of the workers.
 async fn edit(env: &TestEnv, cpu: &str) {
     let resources = "/spec/workerGroupSpecs/0/template/spec/containers/0/resources";
     let edit = json!([
@@ -32,7 +32,7 @@ async fn uids(env: &TestEnv) -> BTreeSet<String> {
     env.pods_of(CLUSTER).await.iter().filter_map(ResourceExt::uid).collect()
 }
 
-/// The CPU that the workers ask for which are there.
+/// Returns the CPU requests of the existing workers.
 async fn cpu_of_workers(env: &TestEnv) -> Vec<String> {
     let cpu = |pod: &Pod| {
         let requests = pod.spec.as_ref()?.containers[0].resources.as_ref()?.requests.as_ref()?;
@@ -45,7 +45,7 @@ async fn cpu_of_workers(env: &TestEnv) -> Vec<String> {
 
 #[tokio::test]
 async fn pods_are_recreated_once_quota_allows_despite_a_killed_manager() {
-    // Given a cluster that runs,
+    // Given a running cluster,
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let manager = env.manager().await;
@@ -55,37 +55,38 @@ async fn pods_are_recreated_once_quota_allows_despite_a_killed_manager() {
     is_ready(&env).await;
     let old = uids(&env).await;
 
-    // when it asks for more than there is, then it is told so, and what runs is looked after as it was:
+    // when it requests more than the quota, then the condition reports it, and the running pods are reconciled as
+    // before:
     edit(&env, "1").await;
-    let told = eventually("it is told that its new spec never fits", async || {
+    let condition_found = eventually("the condition reports that its new spec exceeds the quota", async || {
         let conditions = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status?.conditions;
         condition::get(&conditions, "sluice.dev/UpgradeAdmissible").filter(|found| found.status == "False").cloned()
     })
     .await;
-    assert_eq!(told.reason, "ExceedsMaxQuota");
-    let remedy = told.message.split_once("raise the nominalQuota of cpu").map(|(_, remedy)| remedy);
-    assert!(remedy.is_some_and(|remedy| remedy.contains("to at least 1500m")), "{}", told.message);
+    assert_eq!(condition_found.reason, "ExceedsMaxQuota");
+    let remedy = condition_found.message.split_once("raise the nominalQuota of cpu").map(|(_, remedy)| remedy);
+    assert!(remedy.is_some_and(|remedy| remedy.contains("to at least 1500m")), "{}", condition_found.message);
     assert_eq!(uids(&env).await, old);
     let pods = env.pods_of(CLUSTER).await;
     let worker = pods.iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker"));
     env.pods().delete(&worker.expect("a worker").name_any(), &DeleteParams::default()).await.expect("a pod fails");
-    eventually("another has taken its place", async || {
+    eventually("the worker is replaced", async || {
         let now = uids(&env).await;
         (now.len() == 2 && now != old && cpu_of_workers(&env).await == ["500m"]).then_some(())
     })
     .await;
 
-    // and when there is quota, and its operator is killed as soon as it acts on that, then all of its pods are others in the end.
+    // and when the quota is raised and the manager is killed during the recreate, then all pods are recreated.
     let before = uids(&env).await;
     env.set_quota("1500m", "2Gi").await;
-    eventually("the first pod goes", async || {
+    eventually("the first pod terminates", async || {
         let now = env.pods_of(CLUSTER).await;
         (now.len() < 2 || now.iter().any(|pod| pod.metadata.deletion_timestamp.is_some())).then_some(())
     })
     .await;
     manager.kill().await;
     let _manager = env.manager().await;
-    eventually("the new pods are there", async || {
+    eventually("the new pods exist", async || {
         let now = uids(&env).await;
         (now.len() == 2 && now.is_disjoint(&before) && cpu_of_workers(&env).await == ["1"]).then_some(())
     })

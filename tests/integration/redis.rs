@@ -1,4 +1,4 @@
-//! A RayCluster that keeps its state in a Redis, on a real control plane.
+//! A RayCluster with GCS fault tolerance in Redis.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -17,7 +17,7 @@ fn kept() -> String {
     manifest().replace("spec:\n  rayVersion", redis)
 }
 
-/// The pods of the Job.
+/// Returns the pods of the cleanup Job.
 async fn pods(env: &TestEnv) -> Vec<Pod> {
     let of_job = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={JOB}"));
     env.pods().list(&of_job).await.expect("the pods").items
@@ -35,10 +35,13 @@ async fn redis_keys_are_deleted_before_the_cluster() {
     env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("the cluster is deleted");
     let jobs: Api<Job> = Api::namespaced(env.client.clone(), NAMESPACE);
     let job = eventually("a Job deletes its keys", async || jobs.get_opt(JOB).await.expect("an answer")).await;
-    assert_eq!(job.spec.expect("a spec").suspend, Some(false), "it waits for no quota");
+    assert_eq!(job.spec.expect("a spec").suspend, Some(false), "it needs no quota");
     assert!(env.pods_of(CLUSTER).await.iter().all(|pod| pod.labels().contains_key("batch.kubernetes.io/job-name")));
     env.reserves_cpu("0").await;
-    assert!(env.ray_clusters().get_opt(CLUSTER).await.expect("an answer").is_some(), "it is there until they are gone");
+    assert!(
+        env.ray_clusters().get_opt(CLUSTER).await.expect("an answer").is_some(),
+        "the cluster remains until its keys are deleted"
+    );
 
     let runs = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running");
     let pod = eventually("its pod runs", async || pods(&env).await.into_iter().find(|pod| runs(pod))).await;

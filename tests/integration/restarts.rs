@@ -1,4 +1,4 @@
-//! The manager is killed at the worst moment, and a fresh one comes to the same end (I7).
+//! A manager killed at any phase is replaced by one that converges to the same state (I7).
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use tokio::sync::mpsc;
 use sluice_testkit::history::{Change, Object, Recorder};
 use sluice_testkit::{Manager, TestEnv, invariants};
 
-/// A moment, and how it shows.
+/// A named phase, and the predicate that recognizes the change that starts it.
 pub(crate) type Moment = (&'static str, fn(&Change) -> bool);
 
-/// Plays a scenario with a manager that is killed, and started anew, just after the first change that shows each of these moments.
-/// Returns the one that runs in the end.
+/// Runs a scenario with a manager that is killed and restarted right after the first change of each of these
+/// phases. Returns the last manager.
 ///
 /// # Panics
-/// When there was no such moment.
+/// Panics if a phase was not reached.
 pub(crate) async fn killed_at(
     moments: &[Moment],
     (env, flags): (&TestEnv, &[&str]),
@@ -29,7 +29,7 @@ pub(crate) async fn killed_at(
         tokio::select! {
             () = &mut scenario => break,
             change = changes.recv() => {
-                let change = change.expect("the recorder goes on");
+                let change = change.expect("the recorder keeps running");
                 for (moment, is_reached) in moments {
                     if is_reached(&change) && killed.insert(*moment) {
                         manager.kill().await;
@@ -39,11 +39,11 @@ pub(crate) async fn killed_at(
             }
         }
     }
-    assert_eq!(killed.len(), moments.len(), "the manager was killed at every moment: {killed:?}");
+    assert_eq!(killed.len(), moments.len(), "the manager was killed in every phase: {killed:?}");
     manager
 }
 
-/// The moments of an upgrade at which the manager is killed.
+/// Phases of an upgrade after which the manager is killed.
 const MOMENTS: [Moment; 8] = [
     ("the first cluster was created", |change| matches!(&change.object, Object::RayCluster(_))),
     ("the first slice was created", |change| matches!(&change.object, Object::Workload(_))),
@@ -71,7 +71,7 @@ const MOMENTS: [Moment; 8] = [
         _ => false,
     }),
     (
-        "a cluster was being deleted",
+        "a cluster was terminating",
         |change| matches!(&change.object, Object::RayCluster(cluster) if cluster.metadata.deletion_timestamp.is_some()),
     ),
 ];

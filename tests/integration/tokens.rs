@@ -1,4 +1,4 @@
-//! A RayService whose Ray asks for a token, on a real control plane. Its dashboards answer to nobody who hasn't got it.
+//! A RayService with Ray token authentication. Its dashboards reject requests without the token.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::ListParams;
@@ -23,26 +23,28 @@ async fn each_cluster_of_a_service_gets_a_separate_token() {
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("2", "4Gi").await;
 
-    // Given a service that asks for a token, it serves: its dashboard has told that its applications run.
+    // Given a service with token authentication, it becomes ready: its dashboard reported running applications.
     env.apply(&guarded("{mode: token}")).await.expect("the service");
     let first = env.serves_from("2.52.0").await;
     let made = secrets(&env).await;
     assert_eq!(made.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), [first.as_str()]);
     let token = made[0].data.clone().expect("data")["auth_token"].clone();
 
-    // When Sluice starts again and the service is upgraded, then the new cluster has a token of its own, and no token changes.
+    // When Sluice restarts and the service is upgraded, then the new cluster has a separate token, and no token
+    // changes.
     manager.kill().await;
     let _manager = env.manager().await;
     env.set_ray_version("2.53.0").await;
     let second = env.serves_from("2.53.0").await;
     let tokens = secrets(&env).await;
-    let of = |name: &str| tokens.iter().find(|secret| secret.name_any() == name)?.data.clone()?.remove("auth_token");
-    assert!(of(&second).is_some_and(|other| other != token));
-    assert!(of(&first).is_none_or(|kept| kept == token));
+    let token_of =
+        |name: &str| tokens.iter().find(|secret| secret.name_any() == name)?.data.clone()?.remove("auth_token");
+    assert!(token_of(&second).is_some_and(|other| other != token));
+    assert!(token_of(&first).is_none_or(|secret| secret == token));
 
-    // The first goes with its cluster.
+    // The first token is deleted with its cluster.
     env.only_cluster(&second).await;
-    eventually("its Secret is gone", async || (secrets(&env).await.len() == 1).then_some(())).await;
+    eventually("its Secret is deleted", async || (secrets(&env).await.len() == 1).then_some(())).await;
 }
 
 #[tokio::test]
@@ -53,14 +55,14 @@ async fn missing_user_provided_token_is_reported_until_it_exists() {
     env.set_quota("1", "2Gi").await;
     env.apply(&guarded("{mode: token, secretName: mine}")).await.expect("the service");
 
-    eventually_or_tell("the service says which Secret is missing", async || {
-        let told = format!("{:?}", env.service().await.status.unwrap_or_default().conditions);
-        if told.contains("reading Secret default/mine") { Ok(()) } else { Err(told) }
+    eventually_or_tell("the service reports the missing Secret", async || {
+        let conditions = format!("{:?}", env.service().await.status.unwrap_or_default().conditions);
+        if conditions.contains("reading Secret default/mine") { Ok(()) } else { Err(conditions) }
     })
     .await;
 
-    let kept = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: mine\n  namespace: default\nstringData:\n  auth_token: sesame\n";
-    env.apply(kept).await.expect("the Secret");
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: mine\n  namespace: default\nstringData:\n  auth_token: sesame\n";
+    env.apply(secret).await.expect("the Secret");
     env.serves_from("2.52.0").await;
-    assert_eq!(secrets(&env).await.len(), 1, "none was made");
+    assert_eq!(secrets(&env).await.len(), 1, "no Secret was created");
 }

@@ -1,4 +1,4 @@
-//! An upgrade of a RayService, gated by quota.
+//! Upgrades of a RayService, gated by quota.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use sluice_testkit::history::{Change, Object, Recorder};
 use sluice_testkit::objects::{NAMESPACE, QUEUE, SERVICE, SERVICE_SAMPLE, cluster_name, reserved};
 use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
 
-/// Ends a scenario: nothing was broken at any moment of it.
+/// Checks that no invariant was violated at any point. Returns the history.
 async fn intact(recorder: &Recorder) -> Vec<Change> {
     let history = recorder.history().await;
     let breaches = invariants::breaches(&history);
@@ -26,12 +26,12 @@ async fn upgrade_waits_for_quota_and_completes_once_quota_is_raised() {
     let _manager = env.manager().await;
     env.apply_samples().await;
 
-    // Given a service that fills its queue,
+    // Given a service that uses all of its queue's quota,
     let first = env.serves_from("2.52.0").await;
     env.reserves_cpu("1").await;
     let serving_pods = names(&env.pods_of(&first).await);
 
-    // when it is upgraded, then the new cluster waits, suspended and without a pod, and the service says why in numbers;
+    // when it is upgraded, then the new cluster is suspended without pods, and the service reports the shortfall;
     env.set_ray_version("2.53.0").await;
     let (pending, message) = env.waits_for_quota().await;
     let cluster = env.ray_clusters().get(&pending).await.expect("the pending cluster");
@@ -41,11 +41,12 @@ async fn upgrade_waits_for_quota_and_completes_once_quota_is_raised() {
         message.contains("cpu") && message.contains("default-flavor") && message.contains("LocalQueue user-queue"),
         "{message}"
     );
-    // and what serves is left alone.
+    // and the active cluster is unchanged.
     assert_eq!(names(&env.pods_of(&first).await), serving_pods);
     assert_eq!(serve_selector(&env).await, first);
 
-    // When quota is raised, then the gate opens, traffic moves, the old cluster goes, and its quota with it.
+    // When the quota is raised, then the gate opens, traffic moves, and the old cluster is deleted and its quota
+    // released.
     env.set_quota("2", "4Gi").await;
     assert_eq!(env.serves_from("2.53.0").await, pending);
     assert_eq!(serve_selector(&env).await, pending);
@@ -66,9 +67,9 @@ async fn upgrade_waits_while_quota_is_one_unit_short() {
     env.set_ray_version("2.53.0").await;
     let (pending, before) = env.waits_for_quota().await;
 
-    // Given one milli-CPU too little, the upgrade goes on waiting, and says how much it would take.
+    // Given one milli-CPU too little, the upgrade stays pending and reports the quota it needs.
     env.set_quota("1999m", "4Gi").await;
-    let after = eventually("the service sees the new quota", async || {
+    let after = eventually("the message has the new quota", async || {
         let (_, message) = env.waits_for_quota().await;
         (message != before).then_some(message)
     })
@@ -77,9 +78,9 @@ async fn upgrade_waits_while_quota_is_one_unit_short() {
     let cluster = env.ray_clusters().get(&pending).await.expect("the pending cluster");
     assert_eq!(cluster.spec.suspend, Some(true));
 
-    // One byte too little is too little as well.
+    // The same with one byte too little.
     env.set_quota("2", "4294967295").await;
-    eventually("the service sees the new quota", async || {
+    eventually("the message has the new quota", async || {
         let (_, message) = env.waits_for_quota().await;
         (message.contains("memory") && message.contains("nominalQuota is 4Gi")).then_some(())
     })
@@ -101,12 +102,12 @@ async fn second_spec_change_replaces_the_pending_cluster() {
     let (replaced, _) = env.waits_for_quota().await;
 
     env.set_ray_version("2.54.0").await;
-    let pending = eventually("another cluster waits", async || {
+    let pending = eventually("another cluster is pending", async || {
         let (pending, _) = env.waits_for_quota().await;
         (pending != replaced).then_some(pending)
     })
     .await;
-    eventually("the replaced cluster is gone", async || {
+    eventually("the replaced cluster is deleted", async || {
         env.ray_clusters().get_opt(&replaced).await.expect("the cluster").is_none().then_some(())
     })
     .await;
@@ -132,7 +133,7 @@ async fn reverted_spec_change_deletes_the_pending_cluster() {
 
     env.set_ray_version("2.52.0").await;
     env.only_cluster(&first).await;
-    eventually("nothing waits", async || {
+    eventually("no cluster is pending", async || {
         let status = env.service().await.status.unwrap_or_default();
         let admitted = condition::is_true(&status.conditions, "sluice.dev/Admitted");
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
@@ -154,7 +155,7 @@ async fn upgrade_to_larger_pods_requests_their_actual_size() {
     env.apply_samples().await;
     env.serves_from("2.52.0").await;
 
-    // Given workers of twice the size, the upgrade needs 1 + 1.5 CPU; with 2 it waits.
+    // Given workers of twice the size, the upgrade needs 1 + 1.5 CPU; with 2 it is pending.
     env.set_quota("2", "8Gi").await;
     let bigger = SERVICE_SAMPLE
         .replace("2.52.0", "2.53.0")
@@ -178,14 +179,14 @@ fn names<K: kube::Resource>(objects: &[K]) -> Vec<String> {
     objects.iter().map(ResourceExt::name_any).collect()
 }
 
-/// The cluster that requests go to.
+/// Returns the cluster that the serve Service selects.
 async fn serve_selector(env: &TestEnv) -> String {
     let service = env.services().get("fruit-serve-svc").await.expect("the serve Service");
     let selector = service.spec.and_then(|spec| spec.selector).unwrap_or_default();
     selector.get("ray.io/cluster").cloned().unwrap_or_default()
 }
 
-/// The names of all pods that a cluster ever had.
+/// Returns the names of all pods that a cluster had in a history.
 pub(crate) fn pods_ever(history: &[Change], cluster: &str) -> Vec<String> {
     let pods = history.iter().filter_map(|change| match &change.object {
         Object::Pod(pod) if pod.labels().get("ray.io/cluster").is_some_and(|name| name == cluster) => {
@@ -196,7 +197,7 @@ pub(crate) fn pods_ever(history: &[Change], cluster: &str) -> Vec<String> {
     pods.collect()
 }
 
-/// Whether a cluster ever had this Ray version.
+/// Reports whether a cluster had this Ray version at any point of a history.
 fn touched(history: &[Change], name: &str, version: &str) -> bool {
     history.iter().any(|change| match &change.object {
         Object::RayCluster(cluster) => {
@@ -233,7 +234,7 @@ async fn service_without_queue_name_upgrades_without_quota() {
     assert!(env.workloads().list(&ListParams::default()).await.expect("the slices").items.is_empty());
 }
 
-/// The line that `kubectl get` shows of an object, by column: the API server itself makes it.
+/// Returns the row that `kubectl get` prints for an object, by column, as rendered by the API server.
 async fn line(env: &TestEnv, plural: &str, name: &str) -> BTreeMap<String, String> {
     let path = format!("/apis/ray.io/v1/namespaces/{NAMESPACE}/{plural}/{name}");
     let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
@@ -252,7 +253,7 @@ async fn kubectl_get_columns_show_the_state_of_an_upgrade() {
     env.apply_samples().await;
     let shows = async |status: &str, upgrading: &str, quota: &str| {
         let wanted = [("service status", status), ("upgrading", upgrading), ("quota", quota)];
-        eventually_or_tell("kubectl get shows where the service stands", async || {
+        eventually_or_tell("kubectl get shows the state of the service", async || {
             let line = line(&env, "rayservices", SERVICE).await;
             let shows = |(column, value): &(&str, &str)| line.get(*column).is_some_and(|cell| cell == value);
             if wanted.iter().all(shows) { Ok(()) } else { Err(format!("{line:?}")) }
@@ -264,7 +265,7 @@ async fn kubectl_get_columns_show_the_state_of_an_upgrade() {
     shows("Running", "False", "Admitted").await;
     assert_eq!(line(&env, "rayclusters", &first).await["status"], "ready");
     env.set_ray_version("2.53.0").await;
-    // There is no such quota in its ClusterQueue yet.
+    // Its ClusterQueue does not have that quota yet.
     shows("Running", "True", "ExceedsMaxQuota").await;
     env.set_quota("2", "4Gi").await;
     env.serves_from("2.53.0").await;

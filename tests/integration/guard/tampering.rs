@@ -96,7 +96,7 @@ async fn gate_opened_while_sluice_is_down_is_closed_before_a_pod_exists() {
     })
     .await;
 
-    // Given that the policies are away, and Sluice too,
+    // Given that the policies are removed and Sluice is down,
     manager.kill().await;
     env.delete_policy("sluice-gate").await;
     eventually("the gate is opened by hand", async || {

@@ -1,14 +1,14 @@
-//! Objects as facts: where in an object, and what stands there. What differs from one control plane to the next is left out, and
-//! so is what the API server writes into every object.
+//! Objects as facts: paths and their JSON values. Values that differ between control planes, and defaults of the
+//! API server, are omitted.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// A place, like `Pod small 0: spec.containers[0 ray-worker].image`, and the JSON that stands there.
+/// Paths like `Pod small 0: spec.containers[0 ray-worker].image`, and their JSON values.
 pub(super) type Facts = BTreeMap<String, String>;
 
-/// What is somebody's own: the API server gives each object other values.
+/// Paths whose values the API server assigns per object.
 const OWN: [&str; 16] = [
     "data['auth_token']",
     "status",
@@ -28,7 +28,7 @@ const OWN: [&str; 16] = [
     "metadata.name",
 ];
 
-/// What the API server fills in where nobody says otherwise: how the place ends, and what stands there.
+/// Defaults of the API server: suffix of the path, and value.
 const DEFAULTS: [(&str, &str); 22] = [
     ("spec.dnsPolicy", r#""ClusterFirst""#),
     ("spec.enableServiceLinks", "true"),
@@ -54,7 +54,7 @@ const DEFAULTS: [(&str, &str); 22] = [
     ("metadata.annotations", "{}"),
 ];
 
-/// Adds the facts about an object. `texts` are replaced wherever they stand.
+/// Adds the facts about an object. `texts` are replaced wherever they occur.
 pub(super) fn add(facts: &mut Facts, what: &str, object: &Value, texts: &[(&str, &str)]) {
     let mut at = |place: &str, value: &Value| {
         let json = match value {
@@ -99,17 +99,17 @@ fn walk(place: &str, value: &Value, at: &mut impl FnMut(&str, &Value)) {
     }
 }
 
-/// A text without blanks that mean nothing to a shell: KubeRay leaves two between flags.
+/// Removes redundant blanks, which a shell ignores: KubeRay writes two between flags.
 fn spaced(text: &str) -> String {
     text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// What the API server mounts into every pod.
+/// Reports whether a list entry is the service account volume that the API server mounts into every pod.
 fn is_of_the_account(key: &str) -> bool {
     key.contains("kube-api-access-") || key.contains("/var/run/secrets/kubernetes.io/serviceaccount")
 }
 
-/// By what the entries of a list are told apart: their names; and of containers also the order, since the first runs Ray.
+/// Returns the keys of list entries: their names, and for containers also the index, since the first runs Ray.
 fn keys(place: &str, entries: &[Value]) -> Vec<String> {
     let field = match place.rsplit('.').next() {
         Some("volumeMounts") => "mountPath",
@@ -136,7 +136,7 @@ fn keys(place: &str, entries: &[Value]) -> Vec<String> {
     keys
 }
 
-/// How facts differ from others, a line each: what is only in those, and what is only in these.
+/// Returns the differences between facts, one per line: removed ones, and added ones.
 pub(super) fn changes(from: &Facts, to: &Facts) -> Vec<String> {
     let missing = |these: &Facts, those: &Facts, mark: char| -> Vec<(String, char, String)> {
         let only = these.iter().filter(|(place, value)| those.get(*place) != Some(value));
@@ -148,11 +148,11 @@ pub(super) fn changes(from: &Facts, to: &Facts) -> Vec<String> {
     lines.into_iter().map(|(place, mark, value)| format!("{mark} {place} = {value}")).collect()
 }
 
-/// Facts with such changes made.
+/// Applies such differences to facts.
 pub(super) fn changed(from: &Facts, changes: &str) -> Facts {
     let mut facts = from.clone();
     for line in changes.lines() {
-        let (place, value) = line.get(2..).and_then(|told| told.split_once(" = ")).unwrap_or_else(|| panic!("{line}"));
+        let (place, value) = line.get(2..).and_then(|fact| fact.split_once(" = ")).unwrap_or_else(|| panic!("{line}"));
         match line.starts_with('+') {
             true => drop(facts.insert(place.to_owned(), value.to_owned())),
             false if facts.get(place).is_some_and(|stands| stands == value) => drop(facts.remove(place)),

@@ -1,8 +1,8 @@
-//! What RayClusters are made of, beside what KubeRay makes of the same.
+//! Compares the objects created for RayClusters with those that KubeRay creates for the same RayClusters.
 //!
-//! `clusters.yaml` has the clusters. What KubeRay 1.7.0 makes of each on a real control plane is in `golden/`, the first in full
-//! and the others by what is different from that; `make golden` writes it. `differences.yaml` has what is different here on
-//! purpose, and why.
+//! `clusters.yaml` has the clusters. `golden/` has the objects that KubeRay 1.7.0 creates for each on a real
+//! control plane: the first cluster in full, the others as differences from it; `make golden` writes it.
+//! `differences.yaml` has the intentional differences and their reasons.
 
 mod facts;
 
@@ -20,11 +20,12 @@ use sluice_testkit::real_kuberay::{RealKubeRay, control_plane_with};
 use sluice_testkit::{TestEnv, eventually_or_tell};
 
 const NAMESPACE: &str = "pods-of-the-corpus";
-/// Labels of a worker: in which replica of its group it is, which host of that, and what the replica is called.
+/// Labels of a worker: index of its replica in the group, index of the host in the replica, and name of the
+/// replica.
 const INDEX: &str = "ray.io/worker-group-replica-index";
 const HOST: &str = "ray.io/replica-host-index";
 const REPLICA: &str = "ray.io/worker-group-replica-name";
-/// The kinds of which objects are made for a cluster.
+/// Kinds of the objects created for a cluster.
 const KINDS: [(&str, &str, &str); 7] = [
     ("", "Pod", "pods"),
     ("", "Service", "services"),
@@ -35,7 +36,7 @@ const KINDS: [(&str, &str, &str); 7] = [
     ("networking.k8s.io", "Ingress", "ingresses"),
 ];
 
-/// A cluster of the corpus, by what it has other than the first.
+/// A cluster of the corpus, as the difference from the first.
 #[derive(Deserialize)]
 struct Case {
     name: String,
@@ -43,13 +44,13 @@ struct Case {
     metadata: Value,
     #[serde(default)]
     spec: Value,
-    /// Objects that have to be there before.
+    /// Objects that must exist before the cluster.
     #[serde(default)]
     beside: Vec<Value>,
 }
 
 impl Case {
-    /// The cluster as somebody would apply it.
+    /// Returns the manifest of the cluster.
     fn cluster(&self) -> Value {
         let mut cluster =
             json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": self.metadata, "spec": self.spec});
@@ -58,7 +59,7 @@ impl Case {
         cluster
     }
 
-    /// How many pods it is to have.
+    /// Returns the expected number of pods.
     fn pods(&self) -> usize {
         if self.spec["suspend"] == true {
             return 0;
@@ -73,10 +74,10 @@ impl Case {
     }
 }
 
-/// What is different on purpose.
+/// An intentional difference.
 #[derive(Deserialize)]
 struct Difference {
-    /// The places, as a regular expression.
+    /// Regular expression for the paths.
     at: String,
     /// The reason.
     #[serde(rename = "why")]
@@ -92,7 +93,7 @@ fn read<T: serde::de::DeserializeOwned>(file: &str) -> T {
     serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The clusters, each whole.
+/// Returns the clusters, each complete.
 fn corpus() -> Vec<Case> {
     let mut cases: Vec<Case> = read("clusters.yaml");
     let (metadata, spec) = (cases[0].metadata.clone(), cases[0].spec.clone());
@@ -103,7 +104,7 @@ fn corpus() -> Vec<Case> {
     cases
 }
 
-/// A merge patch applied (RFC 7396).
+/// Applies a merge patch (RFC 7396).
 fn merged(base: &Value, patch: &Value) -> Value {
     let Value::Object(fields) = patch else { return if patch.is_null() { base.clone() } else { patch.clone() } };
     let mut whole = base.as_object().cloned().unwrap_or_default();
@@ -116,7 +117,7 @@ fn merged(base: &Value, patch: &Value) -> Value {
     Value::Object(whole)
 }
 
-/// A control plane where the corpus is.
+/// A control plane with the corpus applied.
 struct Stage {
     env: TestEnv,
     corpus: Vec<Case>,
@@ -131,7 +132,7 @@ impl Stage {
             for object in &case.beside {
                 let mut object = object.clone();
                 object["metadata"]["namespace"] = json!(NAMESPACE);
-                env.apply(&object.to_string()).await.expect("what has to be there");
+                env.apply(&object.to_string()).await.expect("a prerequisite");
             }
             let applied = env.apply(&case.cluster().to_string()).await;
             applied.unwrap_or_else(|error| panic!("{}: {error}", case.name));
@@ -139,7 +140,7 @@ impl Stage {
         Self { env, corpus }
     }
 
-    /// What there is for each cluster, by its name; and how many pods.
+    /// Returns the number of pods and the facts of each cluster, by name.
     async fn made(&self) -> BTreeMap<String, (usize, Facts)> {
         let mut made: BTreeMap<String, (usize, Facts)> =
             self.corpus.iter().map(|case| (case.name.clone(), Default::default())).collect();
@@ -188,9 +189,9 @@ impl Stage {
         api.list(&ListParams::default()).await.expect("a list").items
     }
 
-    /// What has been made, once all pods are there.
+    /// Waits until all pods exist. Returns the facts of each cluster.
     async fn all_made(&self) -> BTreeMap<String, Facts> {
-        let made = eventually_or_tell("all pods are made", async || {
+        let made = eventually_or_tell("all pods are created", async || {
             let made = self.made().await;
             let few = self.corpus.iter().filter(|case| made[&case.name].0 != case.pods());
             let few: Vec<String> =
@@ -209,7 +210,7 @@ fn golden(case: &str) -> PathBuf {
     folder().join("golden").join(format!("{case}.txt"))
 }
 
-/// What KubeRay makes of a cluster.
+/// Returns the facts recorded from KubeRay for a cluster.
 fn theirs(case: &str, plain: &Facts) -> Facts {
     let path = golden(case);
     let text =
@@ -225,7 +226,7 @@ async fn clusters_get_the_same_objects_as_from_kuberay() {
     let differences: Vec<Difference> = read("differences.yaml");
     let places: Vec<Regex> = differences.iter().map(|known| Regex::new(&known.at).expect("an expression")).collect();
 
-    let found = eventually_or_tell("the same is made, but for what is different on purpose", async || {
+    let found = eventually_or_tell("the objects are the same, except for intentional differences", async || {
         let ours = stage.made().await;
         let (mut found, mut others) = (BTreeSet::new(), Vec::new());
         for (name, (_, ours)) in &ours {
@@ -243,7 +244,7 @@ async fn clusters_get_the_same_objects_as_from_kuberay() {
     let found = found.await;
 
     let stale = (0..places.len()).filter(|known| !found.contains(known)).map(|known| &differences[known].at);
-    assert_eq!(stale.collect::<Vec<_>>(), Vec::<&String>::new(), "these differences are no more");
+    assert_eq!(stale.collect::<Vec<_>>(), Vec::<&String>::new(), "these differences no longer exist");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Ray's own autoscaler asks for a worker, since Serve asks for a replica.
+//! The Ray autoscaler requests a worker because Serve requests a replica.
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -11,8 +11,8 @@ use sluice_testkit::http::Http;
 use sluice_testkit::load::assert_all_answered;
 use sluice_testkit::within;
 
-/// The service with Ray's autoscaler, and a worker for each replica of its slow market. It takes 1500m CPU and 2.5 GiB, and 500m and
-/// 1 GiB more for another worker.
+/// Returns the service with the Ray autoscaler and one worker for each replica of its slow market. It requests
+/// 1500m CPU and 2.5 GiB, plus 500m and 1 GiB for each additional worker.
 fn autoscaled() -> Value {
     let mut service = service("slow");
     configure(&mut service, |deployment| {
@@ -33,7 +33,7 @@ fn autoscaled() -> Value {
     service
 }
 
-/// Waits until a worker waits for quota; returns its name.
+/// Waits for a gated worker. Returns its name.
 async fn waiting_worker(stage: &Stage, cluster: &str) -> String {
     within(START, "a worker waits for quota", async || {
         let pods = stage.env.pods_of(cluster).await;
@@ -44,27 +44,27 @@ async fn waiting_worker(stage: &Stage, cluster: &str) -> String {
 }
 
 pub(super) async fn a_worker_that_ray_asks_for_waits_for_quota_and_serves(stage: &Stage) {
-    // Given a service with one worker and Ray's autoscaler, in a queue that it fills,
+    // Given a service with one worker and the Ray autoscaler that uses all of its queue's quota,
     let env = &stage.env;
     env.set_quota("1500m", "2560Mi").await;
     stage.apply(&autoscaled()).await;
     stage.let_in().await;
 
-    // when there are more requests than one replica is to take, then Ray asks for another worker,
+    // when there are more requests than one replica should handle, then Ray requests another worker,
     let load = stage.load().await;
     let cluster = env.serves_from("2.52.0").await;
     let worker = waiting_worker(stage, &cluster).await;
     let group = env.ray_clusters().get(&cluster).await.expect("the cluster").spec.worker_group_specs.remove(0);
     assert_eq!(group.replicas, Some(2));
 
-    // which waits for quota, and says so, while the first one answers everything;
+    // which waits for quota, and explain reports it, while the first one answers everything;
     let said = explained(env, &format!("pod/{worker}")).await;
     let slices = said["slices"].as_array().expect("slices");
     let waiting = slices.iter().find(|slice| slice["state"] == "pending").unwrap_or_else(|| panic!("{said}"));
     assert_eq!(waiting["pending"]["shortfalls"][0]["resource"], "cpu", "{said}");
     load.next(SOME).await;
 
-    // and once there is quota, it answers too.
+    // and once the quota is raised, it answers too.
     env.set_quota("2", "3584Mi").await;
     let http = Http::new();
     within(START, "the new worker answers", async || {

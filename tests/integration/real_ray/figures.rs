@@ -1,4 +1,4 @@
-//! What is measured of requests, and how it is told.
+//! Measurements of requests, and their printed summary.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use sluice_testkit::load::Request;
 
-/// Over how much time throughput is taken, as Locust does: the guide of KubeRay to upgrades in steps shows its curves.
+/// Window of the throughput, as in Locust, whose curves KubeRay's guide to incremental upgrades shows.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Tells in one line what became of the requests of a scenario.
+/// Prints a one-line summary of the requests of a scenario.
 pub(super) fn tell(scenario: &str, requests: &[Request]) {
     let mut latencies: Vec<Duration> = requests.iter().map(|request| request.latency).collect();
     latencies.sort();
@@ -30,7 +30,7 @@ pub(super) fn tell(scenario: &str, requests: &[Request]) {
     );
 }
 
-/// How many requests were answered in each window that ends in this time, a second apart.
+/// Returns the number of answered requests in each window that ends within `during`, one second apart.
 pub(super) fn throughput(requests: &[Request], during: Range<Duration>) -> Vec<usize> {
     let answered = requests.iter().filter(|request| request.answer.is_ok());
     let answered: Vec<Duration> = answered.map(|request| request.sent + request.latency).collect();
@@ -42,7 +42,7 @@ pub(super) fn throughput(requests: &[Request], during: Range<Duration>) -> Vec<u
     ends.map(count).collect()
 }
 
-/// The middle one of these, once they are in order.
+/// Returns the median.
 pub(super) fn median(mut counts: Vec<usize>) -> usize {
     counts.sort_unstable();
     counts[counts.len() / 2]

@@ -1,4 +1,4 @@
-//! What can be changed without another cluster.
+//! Changes applied in place, without a second cluster.
 
 use serde_json::{Value, json};
 
@@ -8,10 +8,10 @@ use sluice_testkit::http::Http;
 use sluice_testkit::load::assert_all_answered;
 use sluice_testkit::within;
 
-/// What a mango costs after the change of the first document of the RayService (`docs/guidance/rayservice.md` of KubeRay 0.3): 4.
+/// Price of a mango after the change in the first RayService guide (KubeRay 0.3 `docs/guidance/rayservice.md`).
 pub(super) const PRICE: u64 = 4;
 
-/// The service, with the price in its Serve configuration.
+/// Returns the service with the price in its Serve configuration.
 pub(super) fn priced(version: &str) -> Value {
     let mut service = service(version);
     configure(&mut service, |deployment| {
@@ -22,7 +22,7 @@ pub(super) fn priced(version: &str) -> Value {
     service
 }
 
-/// Waits until two mangos cost what they should.
+/// Waits until two mangos cost twice this price.
 pub(super) async fn costs(price: u64) {
     let http = Http::new();
     within(START, &format!("a mango costs {price}"), async || {
@@ -39,12 +39,12 @@ pub(super) async fn a_change_of_the_serve_configuration_loses_no_request(stage: 
     let load = stage.load().await;
     let cluster = env.serves_from("2.52.0").await;
 
-    // when only its Serve configuration is changed, then what serves does so in another way,
+    // when only its Serve configuration changes, then the active cluster applies it,
     stage.apply(&priced("2")).await;
     costs(PRICE).await;
     load.next(SOME).await;
 
-    // on the same cluster, and no request is lost.
+    // without a new cluster, and no request fails.
     env.only_cluster(&cluster).await;
     assert_eq!(env.serves_from("2.52.0").await, cluster);
     let requests = load.stop().await;

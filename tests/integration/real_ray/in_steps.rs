@@ -1,4 +1,4 @@
-//! Capacity and traffic go from one cluster to the other in steps.
+//! Incremental upgrades: capacity and traffic move from one cluster to the other step by step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,12 +13,13 @@ use sluice_testkit::gateways::CLASS;
 use sluice_testkit::load::{Load, Request, assert_all_answered};
 use sluice_testkit::within;
 
-/// What throughput is held against: that of so much time before the upgrade.
+/// Time before the upgrade in which the baseline throughput is measured.
 const BEFORE: Duration = Duration::from_secs(60);
-/// How many requests of a step may go elsewhere: a round of the gateway isn't over, or begins anew with the set of pods.
+/// Tolerated deviation in requests per step: a round of the gateway's weighted round robin may be incomplete or
+/// restart when the set of pods changes.
 const TOLERANCE: usize = 5;
 
-/// The service with two replicas of each deployment, so that there is a half of it, upgraded in steps.
+/// Returns the service with two replicas of each deployment, upgraded incrementally.
 fn service_in_steps(version: &str) -> Value {
     let mut service = service(version);
     configure(&mut service, |deployment| deployment["num_replicas"] = 2.into());
@@ -32,14 +33,14 @@ fn service_in_steps(version: &str) -> Value {
     service
 }
 
-/// The gateway's share for a cluster, in percent, as it was at some time from the first of these until the last.
+/// The gateway's weight for a cluster, in percent, and the period in which it was in effect.
 struct Share {
     from: Duration,
     until: Duration,
     percent: i64,
 }
 
-/// Notes what the gateway sends to a cluster until something is over.
+/// Records the gateway's weight for a cluster until `over` completes.
 async fn shares_until(stage: &Stage, load: &Load, cluster: &str, over: impl Future<Output = ()>) -> Vec<Share> {
     let mut shares: Vec<Share> = Vec::new();
     tokio::pin!(over);
@@ -53,7 +54,7 @@ async fn shares_until(stage: &Stage, load: &Load, cluster: &str, over: impl Futu
             () = &mut over => return shares,
             sends = look => sends,
         };
-        // Before the first step, the gateway knows nothing of it.
+        // Before the first step, the gateway does not know the cluster.
         let Ok((percent, _)) = sends else { continue };
         match shares.last_mut() {
             Some(last) if last.percent == percent => last.until = asked,
@@ -62,25 +63,25 @@ async fn shares_until(stage: &Stage, load: &Load, cluster: &str, over: impl Futu
     }
 }
 
-/// Sees whether a version answered its share of the requests.
+/// Asserts that a version answered its share of the requests.
 ///
 /// # Panics
-/// When it didn't.
+/// Panics if it did not.
 fn assert_share(requests: &[Request], share: &Share, version: &str) {
     let within = |request: &&Request| request.sent >= share.from && request.sent + request.latency <= share.until;
     let sent: Vec<&Request> = requests.iter().filter(within).collect();
     let answered = sent.iter().filter(|request| request.answer.as_deref() == Ok(version)).count();
     println!("  at {} %: version {version} answered {answered} of {}", share.percent, sent.len());
     let expected = sent.len() * usize::try_from(share.percent).expect("a share") / 100;
-    assert!(answered.abs_diff(expected) <= TOLERANCE, "{} % are to go to version {version}", share.percent);
+    assert!(answered.abs_diff(expected) <= TOLERANCE, "{}% should go to version {version}", share.percent);
 }
 
-/// Sees whether throughput was, at all times, nine tenths of what it was before the upgrade began.
+/// Asserts that throughput never fell below 90% of the baseline before the upgrade.
 ///
 /// # Panics
-/// When it wasn't.
+/// Panics if it did.
 fn assert_throughput_stays(requests: &[Request], begun: Duration, over: Duration) {
-    // (The first windows reach back to before the load.)
+    // (The first windows start before the load.)
     let before = median(throughput(requests, begun.saturating_sub(BEFORE * 5 / 6)..begun));
     let least = throughput(requests, begun..over).into_iter().min().unwrap_or_default();
     println!(
@@ -90,7 +91,7 @@ fn assert_throughput_stays(requests: &[Request], begun: Duration, over: Duration
     assert!(least * 10 >= before * 9, "{least} answers in 10 s are less than nine tenths of {before}");
 }
 
-/// Waits until this cluster serves alone.
+/// Waits until this is the only cluster.
 async fn ends_at(stage: &Stage, cluster: &str) {
     within(START, &format!("{cluster} serves alone"), async || {
         let weights = stage.env.weights().await;
@@ -101,7 +102,7 @@ async fn ends_at(stage: &Stage, cluster: &str) {
 }
 
 pub(super) async fn requests_follow_the_weights_and_throughput_stays(stage: &Stage) {
-    // Given a service that has answered for a while, and quota for both,
+    // Given a service that has answered for a while, and quota for both clusters,
     let env = &stage.env;
     env.set_quota("2", "4Gi").await;
     stage.apply(&service_in_steps("1")).await;
@@ -117,18 +118,20 @@ pub(super) async fn requests_follow_the_weights_and_throughput_stays(stage: &Sta
     assert_eq!(load.next(SOME).await, BTreeMap::from([("2".to_owned(), SOME)]));
     let over = load.elapsed();
 
-    // then no request is lost, each step answers its share, and throughput never falls.
+    // then no request fails, each step answers its share, and throughput stays.
     let requests = load.stop().await;
     tell("Upgrade in steps", &requests);
     assert_all_answered(&requests);
     let steps: Vec<i64> = shares.iter().map(|share| share.percent).collect();
     assert_eq!(steps, [0, 25, 50, 75, 100]);
-    shares.iter().for_each(|share| assert_share(&requests, share, "2"));
+    for share in &shares {
+        assert_share(&requests, share, "2");
+    }
     assert_throughput_stays(&requests, begun, over);
 }
 
 pub(super) async fn an_upgrade_that_is_put_back_half_way_loses_no_request(stage: &Stage) {
-    // Given an upgrade that is half-way,
+    // Given an upgrade that is halfway through,
     let env = &stage.env;
     let load = stage.load().await;
     let first = env.serves_from("2.52.0").await;
@@ -141,11 +144,11 @@ pub(super) async fn an_upgrade_that_is_put_back_half_way_loses_no_request(stage:
     .await;
     stage.is_answered_by("3", &load).await;
 
-    // when its spec is put back,
+    // when its spec is reverted,
     stage.apply(&service_in_steps("2")).await;
     ends_at(stage, &first).await;
 
-    // then the old version answers everything again, and no request is lost.
+    // then the old version answers everything again, and no request fails.
     assert_eq!(load.next(SOME).await, BTreeMap::from([("2".to_owned(), SOME)]));
     let requests = load.stop().await;
     tell("Rollback by hand, half-way", &requests);
@@ -158,7 +161,7 @@ pub(super) async fn an_upgrade_that_fails_to_start_goes_back_by_itself(stage: &S
     let load = stage.load().await;
     let first = env.serves_from("2.52.0").await;
 
-    // when it is upgraded to a version that doesn't start, then that is given up, and why is said,
+    // when it is upgraded to a version that does not start, then the upgrade fails with the reason,
     stage.apply(&service_in_steps("rotten")).await;
     let why = within(START, "the upgrade is given up", async || {
         let status = env.service().await.status.unwrap_or_default();

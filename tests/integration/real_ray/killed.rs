@@ -1,4 +1,4 @@
-//! Sluice, or the head of what serves, is killed.
+//! Sluice or the head of the active cluster is killed.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use sluice_testkit::load::{Load, assert_all_answered};
 use sluice_testkit::{TestEnv, eventually_or_tell, within};
 
 pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(stage: &mut Stage) {
-    // Given an upgrade that has begun, under requests,
+    // Given an upgrade in progress, under load,
     let load = stage.load().await;
     stage.apply(&priced("3")).await;
     let second = stage.env.pending_cluster().await;
@@ -21,41 +21,41 @@ pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(stage: &mu
     })
     .await;
 
-    // when Sluice is killed, and again as soon as the new version answers, then others end what it began,
+    // when Sluice is killed, and again as soon as the new version answers, then restarted managers complete it,
     stage.kill_manager().await;
     stage.is_answered_by("3", &load).await;
     stage.kill_manager().await;
     stage.env.only_cluster(&second).await;
 
-    // and no request is lost.
+    // and no request fails.
     assert_eq!(load.next(SOME).await, BTreeMap::from([("3".to_owned(), SOME)]));
     let requests = load.stop().await;
     tell("Sluice killed twice in an upgrade", &requests);
     assert_all_answered(&requests);
 }
 
-/// Whether a pod is ready.
+/// Reports whether a pod is ready.
 pub(super) fn is_ready(pod: &Pod) -> bool {
     let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// The pod of this kind, of a cluster that has one of each.
+/// Returns the pod of this node type in a cluster that has one of each.
 async fn pod(env: &TestEnv, cluster: &str, kind: &str) -> Option<Pod> {
     let pods = env.pods_of(cluster).await;
-    pods.into_iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|of| of == kind))
+    pods.into_iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|node_type| node_type == kind))
 }
 
-/// How often the containers of a pod were started anew.
+/// Returns the number of container restarts of a pod.
 fn restarts(pod: &Pod) -> i32 {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     statuses.map(|status| status.restart_count).sum()
 }
 
-/// Without fault tolerance of the control store, what is promised is that a service comes back by itself, on the same cluster and
-/// with the same configuration, and no more: KubeRay's `TestRedeployRayServe` sees the applications deployed again on another head,
-/// and <https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/kuberay-gcs-ft.html> says that the cluster loses its state, and
-/// that workers are ended, since the new head doesn't know them. Requests fail meanwhile.
+/// Without GCS fault tolerance, a service only recovers by itself, on the same cluster and with the same
+/// configuration: KubeRay's `TestRedeployRayServe` expects the applications to be redeployed on another head,
+/// and by <https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/kuberay-gcs-ft.html> the cluster loses
+/// its state, and workers stop because the new head does not know them. Requests fail until then.
 pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &Stage) {
     // Given a service with one worker, configured in place,
     let env = &stage.env;
@@ -65,7 +65,7 @@ pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &
     let head = pod(env, &cluster, "head").await.expect("a head");
     let worker = pod(env, &cluster, "worker").await.expect("a worker");
 
-    // when its head is killed, then there is another one, which the worker joins anew,
+    // when its head is killed, then it is replaced and the worker joins the new one,
     env.pods().delete(&head.name_any(), &DeleteParams::default().grace_period(0)).await.expect("the head is killed");
     within(START, "there is another head, and the worker was ended", async || {
         let (head_now, worker_now) = (pod(env, &cluster, "head").await, pod(env, &cluster, "worker").await);
@@ -75,7 +75,7 @@ pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &
     })
     .await;
 
-    // and the same cluster answers as it was configured.
+    // and the same cluster answers with the same configuration.
     costs(PRICE).await;
     env.only_cluster(&cluster).await;
     assert_eq!(env.serves_from("2.52.0").await, cluster);

@@ -1,6 +1,7 @@
-//! Sluice on real Ray behind a real gateway, with requests that come in all the time. `make ray` runs it.
+//! Sluice on real Ray behind a real gateway, under continuous load. `make ray` runs it.
 //!
-//! Each test has an environment of its own, in which one scenario follows the other: a cluster of Ray takes its time to start.
+//! Each test has a separate environment in which several scenarios run in sequence, because a Ray cluster is
+//! slow to start.
 
 mod autoscaling;
 mod figures;

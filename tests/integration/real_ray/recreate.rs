@@ -1,4 +1,4 @@
-//! A RayCluster of its own whose pods are made anew.
+//! A standalone RayCluster whose pods are recreated.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +10,13 @@ use crate::rayclusters::{CLUSTER, manifest};
 use sluice_testkit::history::{Change, Object, State};
 use sluice_testkit::within;
 
-/// The cluster with this version of the image.
+/// Returns the cluster with this version of the image.
 fn cluster(version: &str) -> String {
     let cluster = manifest().replace("rayproject/ray:2.52.0", &format!("fruit:{version}"));
     cluster.replace("spec:\n  rayVersion", "spec:\n  upgradeStrategy:\n    type: Recreate\n  rayVersion")
 }
 
-/// Waits until both pods are ready, and none of these; returns them.
+/// Waits until two pods other than `old` are ready. Returns their uids.
 async fn ready_pods(stage: &Stage, old: &BTreeSet<String>) -> BTreeSet<String> {
     within(START, "the pods are ready", async || {
         let pods = stage.env.pods_of(CLUSTER).await;
@@ -26,7 +26,8 @@ async fn ready_pods(stage: &Stage, old: &BTreeSet<String>) -> BTreeSet<String> {
     .await
 }
 
-/// The most pods that there were at once, and how many of the old ones there still were when there was a new one.
+/// Returns the maximum number of simultaneous pods, and the number of old pods that existed when the first new
+/// one was created.
 fn overlap(history: &[Change], old: &BTreeSet<String>) -> (usize, usize) {
     let mut state = State::default();
     let (mut most, mut left) = (0, 0);
@@ -45,16 +46,16 @@ fn overlap(history: &[Change], old: &BTreeSet<String>) -> (usize, usize) {
 }
 
 pub(super) async fn all_old_pods_are_gone_before_the_first_new_one(stage: &Stage) {
-    // Given a cluster that runs, and as much quota as it takes,
+    // Given a running cluster with exactly its quota,
     let env = &stage.env;
     env.apply(&cluster("1")).await.expect("the cluster");
     let old = ready_pods(stage, &BTreeSet::new()).await;
 
-    // when it asks for another image,
+    // when its image changes,
     env.apply(&cluster("2")).await.expect("the cluster");
     let new = ready_pods(stage, &old).await;
 
-    // then there was no new pod as long as there was an old one.
+    // then no new pod existed at the same time as an old one.
     let (most, left) = overlap(&stage.history().await, &old);
     println!(
         "Recreate: {} old pods, {} new ones, {most} at most at once, {left} old beside a new one",

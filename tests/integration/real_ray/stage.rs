@@ -1,4 +1,4 @@
-//! Where the scenarios on real Ray are played: a control plane, a node whose pods are processes, Traefik, and Sluice.
+//! Fixture of the scenarios on real Ray: a control plane, a node that runs pods as processes, Traefik and Sluice.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use sluice_testkit::process_node::{ProcessNode, image};
 use sluice_testkit::traefik::{ADDRESS, Traefik};
 use sluice_testkit::{Manager, TestEnv, invariants, within};
 
-/// How many requests come in a second.
+/// Requests per second.
 pub(super) const RATE: u32 = 10;
-/// How many answers show who answers by now.
+/// Number of responses that establish which version answers.
 pub(super) const SOME: usize = 50;
-/// How long a cluster of Ray may take to serve, on a machine that is busy with another one.
+/// Timeout for a Ray cluster to serve, on a machine that is busy with another one.
 pub(super) const START: Duration = Duration::from_secs(400);
 
-/// All that a scenario needs. It ends with this value, what uses others first.
+/// The environment of a scenario. Dropping it stops everything, dependents first.
 pub(super) struct Stage {
     manager: Option<Manager>,
     recorder: Recorder,
@@ -40,7 +40,7 @@ impl Stage {
         Self { manager, recorder, traefik, _node: node, env }
     }
 
-    /// Kills the manager, as a machine that fails does, and starts another.
+    /// Kills the manager with SIGKILL and starts another.
     pub(super) async fn kill_manager(&mut self) {
         if let Some(manager) = self.manager.take() {
             manager.kill().await;
@@ -48,30 +48,30 @@ impl Stage {
         self.manager = Some(self.env.manager().await);
     }
 
-    /// Sees whether an invariant was broken at any moment.
+    /// Asserts that no invariant was violated at any point.
     pub(super) async fn end(self) {
         let breaches = invariants::breaches(&self.recorder.history().await);
         assert!(breaches.is_empty(), "{}", breaches.join("\n"));
     }
 
-    /// What has happened so far.
+    /// Returns the history so far.
     pub(super) async fn history(&self) -> Vec<sluice_testkit::history::Change> {
         self.recorder.history().await
     }
 
-    /// Makes the service what this says.
+    /// Applies the service.
     pub(super) async fn apply(&self, service: &Value) {
         self.env.apply(&service.to_string()).await.expect("the service");
     }
 
-    /// Waits until the service answers at all, and has requests sent to it from then on.
+    /// Waits until the service answers, then starts sending requests to it.
     pub(super) async fn load(&self) -> Load {
         let http = Http::new();
         within(START, "the service answers", async || version_of(&http, &url()).await).await;
         Load::start(url(), RATE)
     }
 
-    /// Waits until this version has answered the last request.
+    /// Waits until this version answered the last request.
     pub(super) async fn is_answered_by(&self, version: &str, load: &Load) {
         within(START, &format!("version {version} answers"), async || {
             let last = load.requests().pop().map(|request| request.answer);
@@ -80,7 +80,7 @@ impl Stage {
         .await;
     }
 
-    /// A Gateway, and a route to the serve Service.
+    /// Creates a Gateway and a route to the serve Service.
     pub(super) async fn let_in(&self) {
         let api = "gateway.networking.k8s.io/v1";
         let listener = json!({"name": "http", "port": 80, "protocol": "HTTP"});
@@ -99,12 +99,12 @@ impl Stage {
     }
 }
 
-/// Where requests are sent to.
+/// Returns the URL of the requests.
 pub(super) fn url() -> String {
     format!("http://{ADDRESS}/fruit?amount=2")
 }
 
-/// Versions of the application. Nobody buys from `slow` without waiting, and `rotten` never opens.
+/// Returns the images of the application's versions. `slow` delays each response, and `rotten` never starts.
 fn images() -> Value {
     let of = |version: &str, more: &[(&str, &str)]| {
         let mut all =
@@ -121,7 +121,7 @@ fn images() -> Value {
     })
 }
 
-/// The sample's service with this version of its application, which leaves room for all replicas on any of its nodes.
+/// Returns the sample RayService with this version of its application, whose replicas all fit on any node.
 pub(super) fn service(version: &str) -> Value {
     let text = SERVICE_SAMPLE.replace("rayproject/ray:2.52.0", &format!("fruit:{version}"));
     let mut service: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -129,7 +129,7 @@ pub(super) fn service(version: &str) -> Value {
     service
 }
 
-/// Changes each deployment of a service's Serve configuration.
+/// Applies a change to each deployment of a service's Serve configuration.
 pub(super) fn configure(service: &mut Value, change: impl Fn(&mut Value)) {
     let text = service["spec"]["serveConfigV2"].as_str().expect("a Serve configuration");
     let mut config: Value = serde_saphyr::from_str(text).expect("YAML");

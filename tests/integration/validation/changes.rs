@@ -1,10 +1,10 @@
-//! Changes of objects that are there.
+//! Update cases: changes of existing objects.
 
 use serde_json::{Value, json};
 
 use super::objects::{group, pod_set};
 
-/// A change of an object that is there: what part of it, what is different, and what the API server says.
+/// A change of an existing object, and the texts required in its rejection; none if it must be accepted.
 pub(super) struct Change {
     pub(super) kind: &'static str,
     pub(super) rule: &'static str,
@@ -13,7 +13,7 @@ pub(super) struct Change {
     pub(super) refusal: &'static [&'static str],
 }
 
-/// Changes of the usual objects as they were made.
+/// Returns changes of the default objects after their creation.
 #[rustfmt::skip]
 pub(super) fn anew() -> Vec<Change> {
     let spec = |kind, rule, change, refusal| Change { kind, rule, status: false, change, refusal };
@@ -39,11 +39,11 @@ pub(super) fn anew() -> Vec<Change> {
             json!({"spec": {"cohortName": null, "resourceGroups": [group(&["cpu"], &[("a", "cpu", json!({"borrowingLimit": 1}))])]}}),
             &["borrowingLimit must be nil when cohort is empty"],
         ),
-        spec("Workload", "another queue while it waits", json!({"spec": {"queueName": "other"}}), &[]),
-        spec("Workload", "other pods while it waits", json!({"spec": {"podSets": [pod_set("other", 9)]}}), &[]),
+        spec("Workload", "another queue while pending", json!({"spec": {"queueName": "other"}}), &[]),
+        spec("Workload", "other pods while pending", json!({"spec": {"podSets": [pod_set("other", 9)]}}), &[]),
         spec(
             "Workload",
-            "a gate after it was made",
+            "a gate added after creation",
             json!({"metadata": {"annotations": {"kueue.x-k8s.io/admission-gated-by": "example.com/budget"}}}),
             &["cannot add admission gate after creation"],
         ),
@@ -66,7 +66,7 @@ pub(super) fn admission(queue: &str, count: i32, cpu: &str) -> Value {
     json!({"clusterQueue": queue, "podSetAssignments": [assignment]})
 }
 
-/// What the status of a Workload that waits can't become.
+/// Returns changes of the status of a pending Workload.
 #[rustfmt::skip]
 fn waiting_statuses() -> Vec<Change> {
     let status = |rule, change: Value, refusal| Change {
@@ -82,20 +82,20 @@ fn waiting_statuses() -> Vec<Change> {
     let none = json!({"clusterQueue": "team", "podSetAssignments": []});
     vec![
         status("quota", with(admission("team", 3, "3")), &[][..]),
-        status("a condition that is neither so nor not so", json!({"conditions": [condition("QuotaReserved", "Perhaps", "Test")]}), &["status.conditions[0].status", "Unsupported value"]),
+        status("a condition with an invalid status", json!({"conditions": [condition("QuotaReserved", "Perhaps", "Test")]}), &["status.conditions[0].status", "Unsupported value"]),
         status("a condition without a reason", json!({"conditions": [condition("QuotaReserved", "False", "")]}), &["status.conditions[0].reason"]),
-        status("a condition that is not named like one", json!({"conditions": [condition("quota reserved", "False", "Test")]}), &["status.conditions[0].type"]),
-        status("quota that nobody gave", json!({"conditions": conditions(&["QuotaReserved"])}), &["status.admission", "must be set while the QuotaReserved condition is true"]),
+        status("a condition with an invalid type", json!({"conditions": [condition("quota reserved", "False", "Test")]}), &["status.conditions[0].type"]),
+        status("a reservation without an admission", json!({"conditions": conditions(&["QuotaReserved"])}), &["status.admission", "must be set while the QuotaReserved condition is true"]),
         status("quota of no pod sets", with(none), &["status.admission.podSetAssignments", "same number of podSets as the spec"]),
         status("quota of another pod set", with(foreign), &["status.admission.podSetAssignments[*].name", "must be the name of a podSet"]),
-        status("quota that can't be shared", with(admission("team", 3, "3001m")), &["status.admission.podSetAssignments[*].resourceUsage", "must be a multiple of the count"]),
-        status("pods of another pod set that are over", json!({"reclaimablePods": [{"name": "other", "count": 1}]}), &["status.reclaimablePods[*].name"]),
-        status("more pods that are over than there are", json!({"reclaimablePods": [{"name": "main", "count": 4}]}), &["status.reclaimablePods[*].count", "less than or equal"]),
-        status("a cluster that wasn't nominated", json!({"clusterName": "b"}), &["status.clusterName", "must be one of the nominatedClusterNames"]),
+        status("usage that is not a multiple of the count", with(admission("team", 3, "3001m")), &["status.admission.podSetAssignments[*].resourceUsage", "must be a multiple of the count"]),
+        status("reclaimable pods of another pod set", json!({"reclaimablePods": [{"name": "other", "count": 1}]}), &["status.reclaimablePods[*].name"]),
+        status("more reclaimable pods than the count", json!({"reclaimablePods": [{"name": "main", "count": 4}]}), &["status.reclaimablePods[*].count", "less than or equal"]),
+        status("a cluster that was not nominated", json!({"clusterName": "b"}), &["status.clusterName", "must be one of the nominatedClusterNames"]),
     ]
 }
 
-/// What can't be changed in a ResourceFlavor that has a topology.
+/// Returns changes of a ResourceFlavor with a topology.
 #[rustfmt::skip]
 pub(super) fn with_a_topology() -> Vec<Change> {
     let spec = |rule, change: Value, refusal| Change { kind: "ResourceFlavor", rule, status: false, change: json!({"spec": change}), refusal };
@@ -108,7 +108,7 @@ pub(super) fn with_a_topology() -> Vec<Change> {
     ]
 }
 
-/// What can't be changed in a Workload that holds quota.
+/// Returns changes of a Workload with reserved quota.
 #[rustfmt::skip]
 pub(super) fn while_quota_is_held() -> Vec<Change> {
     let spec = |rule, change: Value, refusal| Change {
@@ -139,13 +139,13 @@ pub(super) fn while_quota_is_held() -> Vec<Change> {
         spec("a class of another group", class("kueue.x-k8s.io", "WorkloadPriorityClass", "high"), &["spec.priorityClassRef.group", "is immutable while workload quota reserved"]),
         spec("another class of pods", class("scheduling.k8s.io", "PriorityClass", "low"), &["spec.priorityClassRef.name", "is immutable for a PriorityClass"]),
         spec("another priority", json!({"priority": 2}), &[]),
-        spec("a time to run", json!({"maximumExecutionTimeSeconds": 60}), &["spec.maximumExecutionTimeSeconds", "is immutable while the workload is admitted"]),
+        spec("a maximum execution time", json!({"maximumExecutionTimeSeconds": 60}), &["spec.maximumExecutionTimeSeconds", "is immutable while the workload is admitted"]),
         spec("deactivation", json!({"active": false}), &[]),
         status("another admission", json!({"admission": admission("other", 3, "3")}), &["status.admission", "field is immutable"]),
         status("more quota", json!({"admission": admission("team", 3, "6")}), &["status.admission", "field is immutable"]),
         status("no quota", json!({"conditions": [], "admission": null}), &[]),
-        status("more pods that are over", json!({"reclaimablePods": [{"name": "main", "count": 2}]}), &[]),
-        status("fewer pods that are over", json!({"reclaimablePods": [{"name": "main", "count": 0}]}), &["status.reclaimablePods", "cannot decrease"]),
-        status("no pods that are over", json!({"reclaimablePods": null}), &["status.reclaimablePods", "cannot decrease, or be removed"]),
+        status("more reclaimable pods", json!({"reclaimablePods": [{"name": "main", "count": 2}]}), &[]),
+        status("fewer reclaimable pods", json!({"reclaimablePods": [{"name": "main", "count": 0}]}), &["status.reclaimablePods", "cannot decrease"]),
+        status("no reclaimable pods", json!({"reclaimablePods": null}), &["status.reclaimablePods", "cannot decrease, or be removed"]),
     ]
 }

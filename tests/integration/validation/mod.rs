@@ -1,5 +1,6 @@
-//! What Kueue refuses is refused, with the field and the rule (kueue v0.19.2 `pkg/webhooks`, and the validation markers of
-//! `apis/kueue/v1beta2`). Every rule has a case that keeps it and one that breaks it; all of them meet one API server.
+//! Objects that Kueue rejects are rejected with the field and the rule (kueue v0.19.2 `pkg/webhooks` and the
+//! validation markers of `apis/kueue/v1beta2`). Every rule has a valid and an invalid case; all run against one
+//! API server.
 
 mod changes;
 mod creations;
@@ -22,7 +23,7 @@ fn api(env: &TestEnv, kind: &str) -> Api<DynamicObject> {
     }
 }
 
-/// What the API server says to a new object, which it doesn't keep.
+/// Creates an object as a dry run. Returns the rejection, if any.
 async fn creation(env: &TestEnv, kind: &str, change: &Value) -> Result<(), String> {
     let mut object = usual(kind);
     merge(&mut object, change);
@@ -31,9 +32,9 @@ async fn creation(env: &TestEnv, kind: &str, change: &Value) -> Result<(), Strin
     api(env, kind).create(&params, &object).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// What is wrong with what the API server said.
-fn verdict(what: &str, said: &Result<(), String>, refusal: &[&str]) -> Option<String> {
-    match said {
+/// Returns the difference between the actual and the expected outcome, if any.
+fn verdict(what: &str, outcome: &Result<(), String>, refusal: &[&str]) -> Option<String> {
+    match outcome {
         Ok(()) if refusal.is_empty() => None,
         Ok(()) => Some(format!("{what}: taken, not refused with {refusal:?}")),
         Err(message) if refusal.is_empty() => Some(format!("{what}: refused: {message}")),
@@ -42,7 +43,7 @@ fn verdict(what: &str, said: &Result<(), String>, refusal: &[&str]) -> Option<St
     }
 }
 
-/// A policy is in force some moments after it was made.
+/// Waits until the policies are enforced, which takes the API server a moment.
 async fn policies_are_in_force(env: &TestEnv) {
     let broken = [
         ("ClusterQueue", json!({"spec": {"namespaceSelector": {"matchLabels": {"te am": "a"}}}})),
@@ -50,7 +51,7 @@ async fn policies_are_in_force(env: &TestEnv) {
         ("Workload", json!({"metadata": {"annotations": {"kueue.x-k8s.io/admission-gated-by": "budget"}}})),
     ];
     for (kind, change) in broken {
-        eventually(&format!("the policy for {kind} is in force"), async || creation(env, kind, &change).await.err())
+        eventually(&format!("the policy for {kind} is enforced"), async || creation(env, kind, &change).await.err())
             .await;
     }
 }
@@ -62,14 +63,14 @@ async fn objects_invalid_in_kueue_are_rejected_with_field_and_rule() {
     let mut problems = Vec::new();
 
     for case in creations::all() {
-        let said = creation(&env, case.kind, &case.change).await;
-        problems.extend(verdict(&format!("{}: {}", case.kind, case.rule), &said, case.refusal));
+        let outcome = creation(&env, case.kind, &case.change).await;
+        problems.extend(verdict(&format!("{}: {}", case.kind, case.rule), &outcome, case.refusal));
     }
     change_all(&env, &mut problems).await;
-    assert!(problems.is_empty(), "{} cases went wrong:\n{}", problems.len(), problems.join("\n"));
+    assert!(problems.is_empty(), "{} cases failed:\n{}", problems.len(), problems.join("\n"));
 }
 
-/// Meets the API server with changes of objects that are there.
+/// Runs the update cases.
 async fn change_all(env: &TestEnv, problems: &mut Vec<String>) {
     for kind in ["ClusterQueue", "ResourceFlavor", "LocalQueue", "Workload"] {
         let object: DynamicObject = serde_json::from_value(usual(kind)).expect("an object");
@@ -104,7 +105,7 @@ async fn judge(env: &TestEnv, table: Vec<Change>, problems: &mut Vec<String>) {
         } else {
             api.patch("usual", &params, &change).await
         };
-        let said = answer.map(drop).map_err(|error| error.to_string());
-        problems.extend(verdict(&format!("a {kind} changes: {rule}"), &said, refusal));
+        let outcome = answer.map(drop).map_err(|error| error.to_string());
+        problems.extend(verdict(&format!("a {kind} changes: {rule}"), &outcome, refusal));
     }
 }

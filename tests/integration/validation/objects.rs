@@ -1,10 +1,10 @@
-//! The objects that the tables change.
+//! Default objects of the validation cases.
 
 use serde_json::{Value, json};
 
 use sluice_testkit::objects::NAMESPACE;
 
-/// An object of each kind that nothing is wrong with.
+/// Returns a valid object of a kind.
 pub(super) fn usual(kind: &str) -> Value {
     let spec = match kind {
         "ClusterQueue" => {
@@ -16,7 +16,7 @@ pub(super) fn usual(kind: &str) -> Value {
         "ResourceFlavor" => json!({"nodeLabels": {"pool": "a"}}),
         "LocalQueue" => json!({"clusterQueue": "team"}),
         "Workload" => json!({"queueName": "team", "podSets": [pod_set("main", 3)]}),
-        _ => panic!("no usual {kind}"),
+        _ => panic!("no default {kind}"),
     };
     let namespace = matches!(kind, "LocalQueue" | "Workload").then_some(NAMESPACE);
     let metadata = json!({"name": "usual", "namespace": namespace});
@@ -28,7 +28,7 @@ pub(super) fn pod_set(name: &str, count: i32) -> Value {
     json!({"name": name, "count": count, "template": {"spec": {"containers": [container]}}})
 }
 
-/// A resource group; each flavor has one nominal CPU or byte, and what else is said of a quota.
+/// Returns a resource group. Each flavor has a nominal quota of 1, with the given fields merged in.
 pub(super) fn group(covered: &[&str], quotas: &[(&str, &str, Value)]) -> Value {
     let mut flavors: Vec<Value> = Vec::new();
     for (flavor, resource, more) in quotas {
@@ -46,12 +46,12 @@ pub(super) fn groups(groups: &[Value]) -> Value {
     json!({"spec": {"resourceGroups": groups}})
 }
 
-/// One group with one quota of CPU.
+/// Returns one group with one CPU quota.
 pub(super) fn quota(more: Value) -> Value {
     groups(&[group(&["cpu"], &[("on-demand", "cpu", more)])])
 }
 
-/// One group with this many flavors, named after `prefix`, of this many resources, with limits.
+/// Returns one group with this many flavors, named after `prefix`, and resources, with limits.
 pub(super) fn large(prefix: &str, flavors: usize, resources: usize) -> Value {
     let covered: Vec<String> = (0..resources).map(|n| format!("{prefix}-{n}")).collect();
     let quotas: Vec<Value> = covered
