@@ -133,7 +133,7 @@ mutants: ## Check that the simulator finds seeded bugs, one or more for each inv
 
 conformance: testenv ## Compare the simulator with a real control plane. CONFORMANCE_SCRIPTS=200 and CONFORMANCE_SEED=0 set how much.
 	cargo build --locked --workspace --bin sluice
-	$(CARGO_TEST) --test simulation fidelity -- --ignored
+	$(CARGO_TEST) --test simulation conformance -- --ignored
 
 bench: ## Measure the queue core. ARGS="baseline --scale 0.1" runs a part of one shape.
 	cargo bench --locked --workspace --bench queue -- $(ARGS)

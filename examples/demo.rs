@@ -1,8 +1,8 @@
-//! The scenario of POC-TESTING.md on a real control plane: a RayService that fills its queue is upgraded, the upgrade waits
-//! for quota, quota is raised, and the upgrade goes through.
+//! The scenario of POC-TESTING.md on a real control plane: a RayService that uses all of its queue's quota is
+//! upgraded, the upgrade waits for quota, the quota is raised, and the upgrade completes.
 //!
-//! `make demo` runs it. It ends with an error if anything came out differently, or if any invariant of the design was
-//! broken at any moment. With `KEEP=1` it leaves everything running.
+//! `make demo` runs it. It fails if a step has another outcome or an invariant of the design was violated. With
+//! `KEEP=1` it leaves everything running.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,18 +18,16 @@ use sluice_testkit::{TestEnv, eventually, invariants};
 async fn main() -> ExitCode {
     let keep = std::env::var("KEEP").is_ok_and(|keep| !keep.is_empty() && keep != "0");
     if keep && kept_dir().exists() {
-        println!("A demo was left running, or was ended halfway, in {}. To end it:", kept_dir().display());
+        println!("A demo is still running, or was interrupted, in {}. To stop it:", kept_dir().display());
         println!("  make demo-stop");
         return ExitCode::FAILURE;
     }
-    title(
-        "Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, four pretended nodes",
-    )
-    .await;
+    title("Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, four fake nodes")
+        .await;
     let env = if keep { TestEnv::start_in(kept_dir(), true).await } else { TestEnv::start().await };
     let (live, changes) = mpsc::unbounded_channel();
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;
-    let printer = tokio::spawn(print(changes));
+    let print_task = tokio::spawn(print(changes));
     let manager = env.manager().await;
 
     scenario(&env).await;
@@ -41,40 +39,41 @@ async fn main() -> ExitCode {
         history.len()
     ))
     .await;
-    printer.abort();
+    print_task.abort();
     for breach in &breaches {
-        println!("BROKEN  {breach}");
+        println!("VIOLATION  {breach}");
     }
     if keep {
         println!("\nEverything is still running. To look around:\n  export KUBECONFIG={}", env.kubeconfig.display());
         println!("  kubectl get rayservices,rayclusters,workloads,clusterqueues,pods");
-        println!("To end it:\n  make demo-stop");
+        println!("To stop it:\n  make demo-stop");
         manager.detach();
     }
     if breaches.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Each step waits for what POC-TESTING.md says that one sees, and panics if that doesn't come.
+/// Runs the steps of POC-TESTING.md. Each waits for the documented outcome, and panics without it.
 async fn scenario(env: &TestEnv) {
-    title("1. A queue of 1 CPU and 2 GiB, and a RayService that fills it").await;
+    title("1. A queue of 1 CPU and 2 GiB, and a RayService that uses all of it").await;
     env.apply_samples().await;
     let first = env.serves_from("2.52.0").await;
     env.reserves_cpu("1").await;
 
-    title("2. An upgrade: its cluster would need as much again, so it waits, and what serves is left alone").await;
+    title("2. An upgrade: its cluster needs the same again, so it is pending, and the active cluster is unchanged")
+        .await;
     env.set_ray_version("2.53.0").await;
     let (pending, _) = env.waits_for_quota().await;
     let cluster = env.ray_clusters().get(&pending).await.expect("the pending cluster");
     assert_eq!(cluster.spec.suspend, Some(true), "the pending cluster is suspended");
     assert!(env.pods_of(&pending).await.is_empty(), "the pending cluster has no pod");
-    assert_eq!(env.pods_of(&first).await.len(), 2, "the serving cluster has its pods");
+    assert_eq!(env.pods_of(&first).await.len(), 2, "the active cluster has its pods");
 
-    title("3. Quota is raised to 2 CPU and 4 GiB: the gate opens, and the upgrade goes through").await;
+    title("3. Quota is raised to 2 CPU and 4 GiB: the gate opens, and the upgrade completes").await;
     env.set_quota("2", "4Gi").await;
     let second = env.serves_from("2.53.0").await;
-    assert_eq!(second, pending, "the cluster that waited is the one that serves");
+    assert_eq!(second, pending, "the pending cluster becomes active");
 
-    title("4. The old cluster goes after its delay, and its quota is released").await;
+    title("4. The old cluster is deleted after its delay, and its quota is released").await;
     env.only_cluster(&second).await;
     env.reserves_cpu("1").await;
     eventually("one slice is left", async || {
@@ -84,23 +83,25 @@ async fn scenario(env: &TestEnv) {
     .await;
 }
 
-/// Prints a line for each change that a person would want to know of.
+/// Prints a line for each change of interest.
 async fn print(mut changes: mpsc::UnboundedReceiver<Change>) {
-    let mut teller = Teller::new();
+    let mut printer = Teller::new();
     let mut tick = tokio::time::interval(HELD_BACK / 5);
     loop {
         tokio::select! {
             change = changes.recv() => match change {
-                Some(change) => teller.hears(change),
+                Some(change) => printer.hears(change),
                 None => return,
             },
             _ = tick.tick() => {}
         }
-        teller.tells().iter().for_each(|line| println!("{line}"));
+        for line in printer.tells() {
+            println!("{line}");
+        }
     }
 }
 
-/// Says what comes next, once everything before it has been told.
+/// Prints the title of the next step, after all changes before it were printed.
 async fn title(text: &str) {
     tokio::time::sleep(2 * HELD_BACK).await;
     println!("\n{text}");

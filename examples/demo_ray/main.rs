@@ -1,11 +1,12 @@
-//! An upgrade on real Ray behind a real gateway, with requests that are all counted: it waits for quota, then goes through in steps.
+//! An upgrade on real Ray behind a real gateway under counted requests: it waits for quota, then completes
+//! incrementally.
 //!
-//! `make demo-ray` runs it. It shows how things stand while it runs, draws them as a picture at the end, and ends with an error if a
-//! request failed, if the old version answered once the gateway had switched, or if any invariant of the design was broken at any moment.
-//! With the file of an earlier run (`series.json`) as its argument it draws that again.
+//! `make demo-ray` runs it. It shows the state while it runs, draws a chart at the end, and fails if a request
+//! failed, if the old version answered after the gateway had switched, or if an invariant of the design was
+//! violated. With the `series.json` of an earlier run as its argument, it draws that run again.
 
 #![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
-// In a program of its own, `pub` says what other rooms may use.
+// In a binary, `pub` marks the interface between modules.
 #![allow(missing_docs, unreachable_pub)]
 #![allow(clippy::cast_precision_loss, reason = "a few minutes and requests")]
 
@@ -35,13 +36,13 @@ use sluice_testkit::timeline::Teller;
 use sluice_testkit::traefik::Traefik;
 use sluice_testkit::{TestEnv, invariants};
 
-/// How often the view is drawn.
+/// Interval between redraws of the view.
 const FRAME: Duration = Duration::from_millis(250);
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let folder = std::env::var_os("DEMO_RAY_DIR").map_or_else(|| repository().join(".cache/demo-ray"), PathBuf::from);
-    std::fs::create_dir_all(&folder).expect("a folder for the picture");
+    std::fs::create_dir_all(&folder).expect("a directory for the chart");
     if let Some(file) = std::env::args().nth(1) {
         let text = std::fs::read_to_string(file).expect("the file of an earlier run");
         draw(&serde_json::from_str(&text).expect("its series"), &folder);
@@ -53,11 +54,11 @@ async fn main() -> ExitCode {
     screen.ends();
     draw(&series, &folder);
     println!("\n{} ({:.0?} in all)", summary(&series), began.elapsed());
-    problems.iter().for_each(|problem| println!("BROKEN  {problem}"));
+    problems.iter().for_each(|problem| println!("VIOLATION  {problem}"));
     if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs it all; returns what was measured, and what must not be.
+/// Runs the demo. Returns the measurements and the problems.
 async fn run(screen: &Screen) -> (Series, Vec<String>) {
     screen.title("Starting a control plane, a node that runs pods as processes, Traefik and Sluice");
     let env = TestEnv::start_bare().await;
@@ -67,15 +68,15 @@ async fn run(screen: &Screen) -> (Series, Vec<String>) {
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;
     let _manager = env.manager().await;
 
-    let mut told = Told { teller: Teller::new(), observer: Observer::default() };
+    let mut output = Told { teller: Teller::new(), observer: Observer::default() };
     tokio::select! {
         () = scenario::serves(&env, screen) => {}
-        never = told.follow(&mut changes, None, screen) => match never {},
+        never = output.follow(&mut changes, None, screen) => match never {},
     }
     let (load, start) = (Load::start(scenario::url(), RATE), Timestamp::now());
     let switched = tokio::select! {
         switched = scenario::is_upgraded(&env, &traefik, &load, screen) => switched,
-        never = told.follow(&mut changes, Some(&load), screen) => match never {},
+        never = output.follow(&mut changes, Some(&load), screen) => match never {},
     };
     let end = load.elapsed();
     let requests = load.stop().await;
@@ -87,14 +88,14 @@ async fn run(screen: &Screen) -> (Series, Vec<String>) {
     (series, problems)
 }
 
-/// What has been told so far.
+/// Output state: printed changes and the observed state of the upgrade.
 struct Told {
     teller: Teller,
     observer: Observer,
 }
 
 impl Told {
-    /// Tells of each change, and shows how things stand, until it is dropped.
+    /// Prints each change and shows the current state, until the future is dropped.
     async fn follow(
         &mut self,
         changes: &mut mpsc::UnboundedReceiver<Change>,
@@ -122,8 +123,8 @@ impl Told {
     }
 }
 
-/// What must not be: requests that failed, answers of the old version to what was sent once the gateway had switched, and broken
-/// invariants.
+/// Returns the problems: failed requests, responses of the old version to requests sent after the gateway had
+/// switched, and violated invariants.
 fn problems(series: &Series, requests: &[Request], switched: Duration, breaches: Vec<String>) -> Vec<String> {
     let mut problems: Vec<String> = breaches;
     let failures = requests.iter().filter_map(|request| Some((request.sent, request.answer.as_ref().err()?)));
@@ -150,7 +151,7 @@ fn summary(series: &Series) -> String {
     )
 }
 
-/// Leaves the picture and what it shows in a folder.
+/// Writes the chart and its data to a directory.
 fn draw(series: &Series, folder: &Path) {
     let text = serde_json::to_string(series).expect("series are numbers and words");
     let svg = chart::svg(series);

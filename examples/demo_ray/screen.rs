@@ -1,4 +1,4 @@
-//! What is shown while it runs: lines of what happens, and below them, in a terminal, how it stands.
+//! Output during the run: lines of changes, and below them, in a terminal, the current state.
 
 mod view;
 
@@ -12,17 +12,18 @@ use ratatui::{Terminal, TerminalOptions, Viewport};
 
 pub use view::Moment;
 
-/// Where the demo is shown. What it drew in a terminal stays there when this value ends.
+/// The output of the demo. The last view stays in the terminal when the value is dropped.
 pub struct Screen(RefCell<Kind>);
 
 enum Kind {
-    /// Lines only: a file or a pipe, or a terminal that can't tell where its cursor is. Until which second it has been told.
+    /// Lines only, for a file, a pipe, or a terminal that does not report its cursor. Holds the number of
+    /// seconds summarized so far.
     Lines(usize),
     Terminal(Terminal<CrosstermBackend<Stdout>>),
 }
 
 impl Screen {
-    /// The standard output.
+    /// Returns a screen on standard output.
     pub fn new() -> Self {
         let inline = || {
             let options = TerminalOptions { viewport: Viewport::Inline(view::HEIGHT) };
@@ -32,12 +33,12 @@ impl Screen {
         Self(RefCell::new(terminal.map_or(Kind::Lines(0), Kind::Terminal)))
     }
 
-    /// Says what comes next.
+    /// Prints the title of the next step.
     pub fn title(&self, text: &str) {
         self.line(&format!("\n{text}"));
     }
 
-    /// Tells of something.
+    /// Prints a line above the view.
     pub fn line(&self, text: &str) {
         match &mut *self.0.borrow_mut() {
             Kind::Lines(_) => println!("{text}"),
@@ -49,23 +50,23 @@ impl Screen {
         }
     }
 
-    /// Shows how it stands now. Where there are lines only, that is told once in a while.
+    /// Shows the current state. With lines only, prints a summary at intervals.
     pub fn show(&self, moment: &Moment) {
         match &mut *self.0.borrow_mut() {
-            Kind::Lines(told) if moment.is_told(*told) => {
-                *told = moment.seconds.len();
+            Kind::Lines(printed) if moment.is_told(*printed) => {
+                *printed = moment.seconds.len();
                 println!("{}", moment.line());
             }
             Kind::Lines(_) => {}
-            // A terminal that is gone takes nothing from the run.
+            // Errors of a closed terminal do not affect the run.
             Kind::Terminal(terminal) => drop(terminal.draw(|frame| view::draw(frame, moment))),
         }
     }
 
-    /// From here on there are lines only.
+    /// Switches to lines only.
     pub fn ends(&self) {
         if let Kind::Terminal(mut terminal) = self.0.replace(Kind::Lines(0)) {
-            // Lines go on below what was drawn last.
+            // Continue below the last view.
             let below = terminal.get_frame().area().bottom().saturating_sub(1);
             let _ = terminal.set_cursor_position((0, below));
             let _ = terminal.show_cursor();

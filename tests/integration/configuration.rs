@@ -49,10 +49,10 @@ async fn gpu_slices_use_quota_as_configured() {
 
     // A typo ends the process, which reports its location.
     std::fs::write(&file, FILE.replace("strategy: Replace", "strategy: Swap")).expect("a file");
-    let (status, said) = env.manager_with(&[&flag]).await.ended().await;
+    let (status, log) = env.manager_with(&[&flag]).await.ended().await;
     assert!(!status.success());
     let problem = "resources.transformations[0].strategy: \"Swap\": must be Retain or Replace";
-    assert!(said.contains(problem) && said.contains("configuration.yaml"), "{said}");
+    assert!(log.contains(problem) && log.contains("configuration.yaml"), "{log}");
 
     // The corrected file is accepted.
     std::fs::write(&file, FILE).expect("a file");
@@ -65,8 +65,8 @@ async fn gpu_slices_use_quota_as_configured() {
         slices.first().map(ResourceExt::name_any)
     })
     .await;
-    let said = env.is_short(&name).await;
-    assert!(said.contains("credits") && !said.contains("mig-1g"), "{said}");
+    let message = env.is_short(&name).await;
+    assert!(message.contains("credits") && !message.contains("mig-1g"), "{message}");
     env.change_queue("user-queue", json!({"resourceGroups": credits("4")})).await;
     env.is_admitted(&name).await;
 

@@ -15,13 +15,14 @@ use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE};
 async fn explain(env: &TestEnv, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(sluice()).arg("explain").args(arguments).env("KUBECONFIG", &env.kubeconfig).output();
     let output = output.await.expect("an answer");
-    let explained_json = if output.status.success() { output.stdout } else { output.stderr };
-    (output.status.success(), String::from_utf8(explained_json).expect("text"))
+    let text = if output.status.success() { output.stdout } else { output.stderr };
+    (output.status.success(), String::from_utf8(text).expect("text"))
 }
 
+/// Returns the explanation of an object as JSON.
 pub(crate) async fn explained(env: &TestEnv, subject: &str) -> Value {
-    let (_, explained_json) = explain(env, &[subject, "--output=json"]).await;
-    serde_json::from_str(&explained_json).unwrap_or_else(|error| panic!("{error}: {explained_json}"))
+    let (_, text) = explain(env, &[subject, "--output=json"]).await;
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// Returns the pending slice of an explanation, if any.
@@ -77,14 +78,14 @@ async fn stage() -> (TestEnv, Manager) {
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.apply(SERVICE_SAMPLE).await.expect("a service");
     eventually_or_tell("the first is ready", async || {
-        let explained_json = explained(&env, "rayservice/fruit").await;
-        if explained_json["members"][0]["run"] == 2 { Ok(()) } else { Err(explained_json.to_string()) }
+        let explanation = explained(&env, "rayservice/fruit").await;
+        if explanation["members"][0]["run"] == 2 { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
     env.apply(&SERVICE_SAMPLE.replace("name: fruit\n  namespace", "name: chat\n  namespace")).await.expect("another");
     eventually_or_tell("the second is pending", async || {
-        let explained_json = explained(&env, "rayservice/chat").await;
-        if waiting(&explained_json).is_some() { Ok(()) } else { Err(explained_json.to_string()) }
+        let explanation = explained(&env, "rayservice/chat").await;
+        if waiting(&explanation).is_some() { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
     (env, manager)
@@ -95,34 +96,34 @@ async fn explain_remediation_unblocks_the_job() {
     let (env, _manager) = stage().await;
 
     // Given a service that waits for another, then the explanation has the shortfall, its limit and the holders,
-    let explained_json = explained(&env, "rayservice/chat").await;
-    let slice = waiting(&explained_json).expect("a pending slice");
+    let explanation = explained(&env, "rayservice/chat").await;
+    let slice = waiting(&explanation).expect("a pending slice");
     let short = &slice["pending"]["shortfalls"][0];
-    assert_eq!(short["boundBy"], format!("the nominalQuota of ClusterQueue {QUEUE}"), "{explained_json}");
-    assert_eq!(short["holders"]["RayService default/fruit"], "1", "{explained_json}");
+    assert_eq!(short["boundBy"], format!("the nominalQuota of ClusterQueue {QUEUE}"), "{explanation}");
+    assert_eq!(short["holders"]["RayService default/fruit"], "1", "{explanation}");
     let (_, text) = explain(&env, &["rayservice/chat"]).await;
     assert!(text.contains("RayService default/fruit holds 1"), "{text}");
     assert!(text.contains("unblocked once nominalQuota of cpu in flavor default-flavor of ClusterQueue"), "{text}");
 
     // and it is the same for its cluster, its slice, and its objects in files;
-    let cluster = format!("raycluster/{}", explained_json["members"][0]["name"].as_str().expect("a name"));
+    let cluster = format!("raycluster/{}", explanation["members"][0]["name"].as_str().expect("a name"));
     let workload = format!("workload/{}", slice["name"].as_str().expect("a name"));
     for part in [cluster, workload] {
-        assert_eq!(explained(&env, &part).await, explained_json, "{part}");
+        assert_eq!(explained(&env, &part).await, explanation, "{part}");
     }
-    let folder = env.dir.join("from_files");
+    let folder = env.dir.join("objects");
     keep(&env, &folder).await;
     let (_, from_files) =
         explain(&env, &["rayservice/chat", "--output=json", "--from", folder.to_str().expect("a path")]).await;
-    assert_eq!(serde_json::from_str::<Value>(&from_files).expect("JSON"), explained_json);
+    assert_eq!(serde_json::from_str::<Value>(&from_files).expect("JSON"), explanation);
 
     // and the proposed quota is sufficient.
     let remedies = slice["pending"]["remediations"].as_array().expect("remedies");
     let quota = remedies.iter().find(|remedy| remedy["quota"].is_array()).expect("quota would help");
     give(&env, &quota["quota"]).await;
     eventually_or_tell("the second runs", async || {
-        let explained_json = explained(&env, "rayservice/chat").await;
-        if explained_json["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(explained_json.to_string()) }
+        let explanation = explained(&env, "rayservice/chat").await;
+        if explanation["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
     assert_eq!(quota["quota"].as_array().map(Vec::len), Some(2), "cpu and memory: {quota}");
@@ -158,8 +159,8 @@ async fn explain_reports_quota_reserved_for_another_workload() {
     env.set_quota("2", "4Gi").await;
     env.apply(SERVICE_SAMPLE).await.expect("a service");
     eventually_or_tell("the first holds its quota", async || {
-        let explained_json = explained(&env, "rayservice/fruit").await;
-        if explained_json["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(explained_json.to_string()) }
+        let explanation = explained(&env, "rayservice/fruit").await;
+        if explanation["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
     let named = |name: &str| SERVICE_SAMPLE.replace("name: fruit\n  namespace", &format!("name: {name}\n  namespace"));
@@ -167,8 +168,8 @@ async fn explain_reports_quota_reserved_for_another_workload() {
         .await
         .expect("one for all of the quota");
     eventually_or_tell("the next is pending", async || {
-        let explained_json = explained(&env, "rayservice/large").await;
-        if waiting(&explained_json).is_some() { Ok(()) } else { Err(explained_json.to_string()) }
+        let explanation = explained(&env, "rayservice/large").await;
+        if waiting(&explanation).is_some() { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
 
@@ -177,19 +178,19 @@ async fn explain_reports_quota_reserved_for_another_workload() {
     env.apply(&named("small").replace("user-queue", "borrower")).await.expect("one that borrows");
 
     // then it is pending, and the condition and both output formats name the workload that quota is reserved for.
-    let explained_json = eventually_or_tell("the explanation has the reservation", async || {
-        let explained_json = explained(&env, "rayservice/small").await;
-        let from_files = waiting(&explained_json).map(|slice| slice["pending"]["shortfalls"][0]["reservedFor"].clone());
-        if from_files == Some(json!({"amount": "2", "largest": "RayService default/large", "others": 0})) {
-            Ok(explained_json)
+    let explanation = eventually_or_tell("the explanation has the reservation", async || {
+        let explanation = explained(&env, "rayservice/small").await;
+        let reserved_for = waiting(&explanation).map(|slice| slice["pending"]["shortfalls"][0]["reservedFor"].clone());
+        if reserved_for == Some(json!({"amount": "2", "largest": "RayService default/large", "others": 0})) {
+            Ok(explanation)
         } else {
-            Err(explained_json.to_string())
+            Err(explanation.to_string())
         }
     })
     .await;
     let (_, text) = explain(&env, &["rayservice/small"]).await;
     assert!(text.contains(", 2 is reserved for RayService default/large"), "{text}");
-    let slice = waiting(&explained_json).expect("a pending slice")["name"].as_str().expect("a name").to_owned();
+    let slice = waiting(&explanation).expect("a pending slice")["name"].as_str().expect("a name").to_owned();
     eventually_or_tell("its condition reports it", async || {
         let slice = env.workloads().get(&slice).await.expect("its slice");
         let conditions = slice.status.unwrap_or_default().conditions;
@@ -213,7 +214,7 @@ async fn explain_reports_admission_of_running_jobs_and_missing_objects() {
         ("service/fruit", "unknown kind \"service\": expected rayservice"),
         ("fruit", "expected KIND/NAME"),
     ] {
-        let (succeeded, explained_json) = explain(&env, &[subject]).await;
-        assert!(!succeeded && explained_json.contains(problem), "{explained_json}");
+        let (succeeded, text) = explain(&env, &[subject]).await;
+        assert!(!succeeded && text.contains(problem), "{text}");
     }
 }

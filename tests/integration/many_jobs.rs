@@ -34,22 +34,22 @@ fn job(number: usize) -> Job {
 async fn work_off(env: &TestEnv, jobs: usize) {
     let pods: Api<Pod> = Api::namespaced(env.client.clone(), NAMESPACE);
     let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
-    let mut told = std::collections::BTreeSet::new();
+    let mut completed = std::collections::BTreeSet::new();
     let mut idle = Duration::ZERO;
-    while told.len() < jobs {
-        let before = told.len();
+    while completed.len() < jobs {
+        let before = completed.len();
         for pod in pods.list(&ListParams::default()).await.expect("the pods").items {
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-            if phase == Some("Running") && !is_gated(&pod) && told.insert(pod.name_any()) {
-                pods.patch(&pod.name_any(), &PatchParams::default(), &done).await.expect("the pod is told");
+            if phase == Some("Running") && !is_gated(&pod) && completed.insert(pod.name_any()) {
+                pods.patch(&pod.name_any(), &PatchParams::default(), &done).await.expect("the pod is completed");
             }
         }
         let pause = Duration::from_millis(50);
-        idle = if told.len() > before { Duration::ZERO } else { idle + pause };
+        idle = if completed.len() > before { Duration::ZERO } else { idle + pause };
         assert!(
             idle < Duration::from_secs(120),
             "{} of {jobs} Jobs had a pod that ran, and no other comes",
-            told.len()
+            completed.len()
         );
         tokio::time::sleep(pause).await;
     }

@@ -197,8 +197,8 @@ async fn queue_says(env: &TestEnv, name: &str, active: &str, word: &str) -> Stri
     eventually_or_tell(&format!("ClusterQueue {name} is active: {active}, {word}"), async || {
         let status = env.cluster_queues().get(name).await.expect("the queue").status.unwrap_or_default();
         let Some(found) = condition::get(&status.conditions, "Active") else { return Err("no".to_owned()) };
-        let said = format!("{} {}: {}", found.status, found.reason, found.message);
-        if found.status == active && said.contains(word) { Ok(said) } else { Err(format!("but {said}")) }
+        let text = format!("{} {}: {}", found.status, found.reason, found.message);
+        if found.status == active && text.contains(word) { Ok(text) } else { Err(format!("but {text}")) }
     })
     .await
 }

@@ -63,7 +63,7 @@ impl Stage {
         eventually_or_tell(&format!("{amount} CPU is reserved"), async || {
             let queue = self.env.cluster_queues().get(QUEUE).await.expect("the queue");
             let actual = reserved(&queue, "cpu");
-            if is == amount { Ok(()) } else { Err(format!("{is} is")) }
+            if actual == amount { Ok(()) } else { Err(format!("{actual} is")) }
         })
         .await;
     }
@@ -103,8 +103,8 @@ impl Stage {
     /// Waits until a RayJob has this `jobDeploymentStatus`.
     async fn is(&self, name: &str, status: &str) {
         eventually_or_tell(&format!("RayJob {name} is {status}"), async || {
-            let is = self.get("RayJob", name).await.data["status"]["jobDeploymentStatus"].clone();
-            if is == status { Ok(()) } else { Err(format!("it is {is}")) }
+            let actual = self.get("RayJob", name).await.data["status"]["jobDeploymentStatus"].clone();
+            if actual == status { Ok(()) } else { Err(format!("it is {actual}")) }
         })
         .await;
     }
@@ -115,7 +115,7 @@ impl Stage {
             let shown = self.get("RayJob", name).await.annotations().get(CONDITIONS).cloned().unwrap_or_default();
             let conditions: Vec<_> = serde_saphyr::from_str(&shown).unwrap_or_default();
             let admitted = condition::get(&conditions, "sluice.dev/Admitted");
-            match admitted.filter(|said| said.status == "False" && said.message.contains(why)) {
+            match admitted.filter(|found| found.status == "False" && found.message.contains(why)) {
                 Some(_) => Ok(()),
                 None => Err(shown),
             }
@@ -269,9 +269,9 @@ async fn ray_job_on_an_existing_cluster_requests_quota_for_its_submitter_only() 
     create(&stage.env.client, ray_job("ask", submitted)).await.expect("a RayJob");
     eventually_or_tell("its submitter is pending", async || {
         let job = api(&stage.env.client, "Job").get("ask").await.map_err(|error| error.to_string())?;
-        let said = job.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let waits = |said: &Value| said["type"] == "sluice.dev/Admitted" && said["status"] == "False";
-        if said.iter().any(waits) { Ok(()) } else { Err(format!("{said:?}")) }
+        let conditions = job.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let waits = |condition: &Value| condition["type"] == "sluice.dev/Admitted" && condition["status"] == "False";
+        if conditions.iter().any(waits) { Ok(()) } else { Err(format!("{conditions:?}")) }
     })
     .await;
     stage.has_pods(2, 0).await;

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::chance::Chance;
-use crate::cluster::{FateList, Fates, Odds};
-use crate::faults::{Fault, Faults};
-use crate::script::generate::Shape;
+use crate::cluster::{FaultList, FaultOdds, PodFaultInjector};
+use crate::faults::{Fault, FaultInjector};
+use crate::rng::SeededRandom;
+use crate::script::generate::ScriptOptions;
 use crate::script::step::Script;
 
 /// One simulation run. Equal cases produce equal histories.
@@ -20,41 +20,41 @@ pub struct Case {
     pub script: Script,
     /// Faults to inject. None draws them from the seed.
     #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
-    pub trouble: Option<Trouble>,
+    pub faults: Option<FaultSchedule>,
 }
 
 /// The faults of one run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Trouble {
+pub struct FaultSchedule {
     /// Faults of requests, by request number.
     #[serde(rename = "faults")]
-    pub faults: BTreeMap<u64, Fault>,
+    pub requests: BTreeMap<u64, Fault>,
     /// Faults of pods and Ray dashboards.
     #[serde(rename = "fates")]
-    pub fates: FateList,
+    pub cluster: FaultList,
 }
 
 impl Case {
     /// Returns the case of a seed.
-    pub fn of(seed: u64) -> Self {
-        Self { seed, script: Script::random(&Chance::new(seed), Shape::FULL), trouble: None }
+    pub fn from_seed(seed: u64) -> Self {
+        Self { seed, script: Script::random(&SeededRandom::new(seed), ScriptOptions::FULL), faults: None }
     }
 
     /// Returns the case of a seed with incremental upgrades.
-    pub fn in_steps(seed: u64) -> Self {
-        Self { seed, script: Script::in_steps(&Chance::new(seed)), trouble: None }
+    pub fn incremental(seed: u64) -> Self {
+        Self { seed, script: Script::incremental(&SeededRandom::new(seed)), faults: None }
     }
 
     /// Returns the case of a seed that upgrades one service `upgrades` times.
-    pub fn again_and_again(seed: u64, upgrades: u32) -> Self {
-        Self { seed, script: Script::again_and_again(&Chance::new(seed), upgrades), trouble: None }
+    pub fn repeated_upgrades(seed: u64, upgrades: u32) -> Self {
+        Self { seed, script: Script::repeated_upgrades(&SeededRandom::new(seed), upgrades), faults: None }
     }
 
     /// Returns a fault-free case that creates the service of a repeated-upgrade case with its final
     /// spec.
-    pub fn as_in_the_end(&self) -> Self {
-        Self { seed: self.seed, script: self.script.as_in_the_end(), trouble: Some(Trouble::default()) }
+    pub fn with_final_spec(&self) -> Self {
+        Self { seed: self.seed, script: self.script.with_final_spec(), faults: Some(FaultSchedule::default()) }
     }
 
     /// Reads a case from a YAML file.
@@ -67,26 +67,26 @@ impl Case {
     }
 
     /// Returns the random source of the case.
-    pub fn chance(&self) -> Chance {
-        Chance::new(self.seed)
+    pub fn random(&self) -> SeededRandom {
+        SeededRandom::new(self.seed)
     }
 
     /// Returns the injector of request faults.
-    pub fn faults(&self) -> Faults {
-        match &self.trouble {
-            Some(trouble) => Faults::listed(trouble.faults.clone()),
-            None => Faults::drawn(&self.chance()),
+    pub fn request_faults(&self) -> FaultInjector {
+        match &self.faults {
+            Some(trouble) => FaultInjector::listed(trouble.requests.clone()),
+            None => FaultInjector::drawn(&self.random()),
         }
     }
 
     /// Returns the faults of pods and Ray dashboards.
-    pub fn fates(&self) -> Fates {
-        let chance = self.chance().of("fates");
-        let mut draw = chance.about("odds", 0);
+    pub fn cluster_faults(&self) -> PodFaultInjector {
+        let chance = self.random().subject("fates");
+        let mut draw = chance.rng_for("odds", 0);
         let mut odds = || [0, 0, 20, 80, 200][draw.usize(0..5)];
-        match &self.trouble {
-            Some(trouble) => Fates::listed(trouble.fates.clone()),
-            None => Fates::drawn(chance, Odds { pods: odds(), boards: odds() }),
+        match &self.faults {
+            Some(trouble) => PodFaultInjector::listed(trouble.cluster.clone()),
+            None => PodFaultInjector::random(chance, FaultOdds { pods: odds(), dashboards: odds() }),
         }
     }
 }

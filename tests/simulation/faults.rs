@@ -5,43 +5,43 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::chance::Chance;
+use crate::rng::SeededRandom;
 
 /// A fault of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
     /// Rejected with this HTTP status and not executed.
     #[serde(rename = "Refused")]
-    Refused(u16),
+    Rejected(u16),
     /// Lost before it arrives; the connection breaks.
     RequestLost,
     /// Executed; the connection breaks before the response arrives.
     #[serde(rename = "AnswerLost")]
-    AnswerLost,
+    ResponseLost,
     /// Executed; no response ever arrives.
     #[serde(rename = "Unanswered")]
-    Unanswered,
+    NoResponse,
     /// Delayed by this many milliseconds.
     #[serde(rename = "Slow")]
-    Slow(u32),
+    Delayed(u32),
     /// The process is killed before the request arrives.
     KilledBefore,
     /// Executed; the process is killed before the response arrives.
     KilledAfter,
     /// Watch events are delayed by up to this many milliseconds.
     #[serde(rename = "Lags")]
-    Lags(u32),
+    WatchDelayed(u32),
     /// The watch breaks after this many milliseconds.
     #[serde(rename = "Breaks")]
-    Breaks(u32),
+    WatchBroken(u32),
     /// The history is compacted, so a watch that resumes from an older version gets 410 Expired.
     #[serde(rename = "Forgotten")]
-    Forgotten,
+    HistoryCompacted,
 }
 
 /// Kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub enum RequestKind {
     /// A get or list.
     Read,
     /// A create, patch or delete.
@@ -54,56 +54,58 @@ pub enum Class {
 
 /// Probability of each fault, per mille of the requests to which it applies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Odds {
-    refused: u32,
+pub struct FaultRates {
+    rejected: u32,
     request_lost: u32,
-    answer_lost: u32,
-    slow: u32,
+    response_lost: u32,
+    delayed: u32,
     killed: u32,
-    lags: u32,
-    breaks: u32,
-    forgotten: u32,
+    watch_delayed: u32,
+    watch_broken: u32,
+    history_compacted: u32,
 }
 
-impl Odds {
+impl FaultRates {
     /// Draws the probabilities of a seed: one seed in ten has no faults, most have a few kinds,
     /// each at a separate rate.
-    pub fn of(chance: &Chance) -> Self {
-        let mut draw = chance.about("weather", 0);
+    pub fn draw(chance: &SeededRandom) -> Self {
+        let mut draw = chance.rng_for("weather", 0);
         if draw.u32(0..10) == 0 {
             return Self::default();
         }
         let mut rate = |rates: [u32; 4]| rates[draw.usize(0..4)];
         Self {
-            refused: rate([0, 0, 10, 60]),
+            rejected: rate([0, 0, 10, 60]),
             request_lost: rate([0, 0, 5, 30]),
-            answer_lost: rate([0, 10, 20, 60]),
-            slow: rate([0, 0, 20, 50]),
+            response_lost: rate([0, 10, 20, 60]),
+            delayed: rate([0, 0, 20, 50]),
             killed: rate([0, 3, 10, 25]),
-            lags: rate([0, 100, 300, 600]),
-            breaks: rate([0, 100, 300, 600]),
-            forgotten: rate([0, 50, 200, 400]),
+            watch_delayed: rate([0, 100, 300, 600]),
+            watch_broken: rate([0, 100, 300, 600]),
+            history_compacted: rate([0, 50, 200, 400]),
         }
     }
 
-    fn fault(&self, class: Class, draw: &mut fastrand::Rng) -> Option<Fault> {
+    fn draw_fault(&self, class: RequestKind, draw: &mut fastrand::Rng) -> Option<Fault> {
         let refusals: &[u16] = match class {
-            Class::Write => &[409, 409, 429, 500, 503],
+            RequestKind::Write => &[409, 409, 429, 500, 503],
             _ => &[429, 500, 503],
         };
-        let refused = Fault::Refused(refusals[draw.usize(0..refusals.len())]);
-        let lost = if draw.bool() { Fault::AnswerLost } else { Fault::Unanswered };
+        let refused = Fault::Rejected(refusals[draw.usize(0..refusals.len())]);
+        let lost = if draw.bool() { Fault::ResponseLost } else { Fault::NoResponse };
         let killed = if draw.bool() { Fault::KilledBefore } else { Fault::KilledAfter };
         let (slow, lags, breaks) = (draw.u32(100..15_000), draw.u32(50..6_000), draw.u32(0..60_000));
-        let of_all = [(self.refused, refused), (self.request_lost, Fault::RequestLost)];
+        let of_all = [(self.rejected, refused), (self.request_lost, Fault::RequestLost)];
         let of_class: &[(u32, Fault)] = match class {
-            Class::Write => &[(self.answer_lost, lost), (self.slow, Fault::Slow(slow)), (self.killed, killed)],
-            Class::Read => &[(self.killed / 4, killed), (self.slow, Fault::Slow(slow))],
-            Class::Proxy => &[(self.answer_lost, lost), (self.slow, Fault::Slow(slow))],
-            Class::Watch => &[
-                (self.lags, Fault::Lags(lags)),
-                (self.breaks, Fault::Breaks(breaks)),
-                (self.forgotten, Fault::Forgotten),
+            RequestKind::Write => {
+                &[(self.response_lost, lost), (self.delayed, Fault::Delayed(slow)), (self.killed, killed)]
+            }
+            RequestKind::Read => &[(self.killed / 4, killed), (self.delayed, Fault::Delayed(slow))],
+            RequestKind::Proxy => &[(self.response_lost, lost), (self.delayed, Fault::Delayed(slow))],
+            RequestKind::Watch => &[
+                (self.watch_delayed, Fault::WatchDelayed(lags)),
+                (self.watch_broken, Fault::WatchBroken(breaks)),
+                (self.history_compacted, Fault::HistoryCompacted),
             ],
         };
         let mut odds = of_all.iter().chain(of_class);
@@ -119,70 +121,77 @@ impl Odds {
 
 /// Number of the first separately counted request. Separate numbers keep histories without such
 /// requests unchanged.
-const APART: u64 = 1 << 32;
+const FIRST_SEPARATE_NUMBER: u64 = 1 << 32;
 
 /// Injects faults into requests, by request number.
 #[derive(Debug, Clone)]
-pub struct Faults {
-    source: Source,
+pub struct FaultInjector {
+    source: FaultSource,
     requests: u64,
-    apart: u64,
-    struck: BTreeMap<u64, Fault>,
+    separate_requests: u64,
+    injected: BTreeMap<u64, Fault>,
     writes: Vec<u64>,
-    calm: bool,
+    stopped: bool,
 }
 
 #[derive(Debug, Clone)]
-enum Source {
-    Drawn(Chance, Odds),
+enum FaultSource {
+    Drawn(SeededRandom, FaultRates),
     Listed(BTreeMap<u64, Fault>),
 }
 
-impl Faults {
+impl FaultInjector {
     /// Returns an injector that draws the faults of a seed.
-    pub fn drawn(chance: &Chance) -> Self {
-        Self::from(Source::Drawn(chance.of("faults"), Odds::of(chance)))
+    pub fn drawn(chance: &SeededRandom) -> Self {
+        Self::with_source(FaultSource::Drawn(chance.subject("faults"), FaultRates::draw(chance)))
     }
 
     /// Returns an injector of the listed faults only.
     pub fn listed(faults: BTreeMap<u64, Fault>) -> Self {
-        Self::from(Source::Listed(faults))
+        Self::with_source(FaultSource::Listed(faults))
     }
 
-    fn from(source: Source) -> Self {
-        Self { source, requests: 0, apart: APART, struck: BTreeMap::new(), writes: Vec::new(), calm: false }
+    fn with_source(source: FaultSource) -> Self {
+        Self {
+            source,
+            requests: 0,
+            separate_requests: FIRST_SEPARATE_NUMBER,
+            injected: BTreeMap::new(),
+            writes: Vec::new(),
+            stopped: false,
+        }
     }
 
     /// Returns the number and the fault of the next request. Requests with `apart` are counted
     /// separately.
-    pub fn next(&mut self, class: Class, apart: bool) -> (u64, Option<Fault>) {
-        let count = if apart { &mut self.apart } else { &mut self.requests };
+    pub fn next(&mut self, class: RequestKind, apart: bool) -> (u64, Option<Fault>) {
+        let count = if apart { &mut self.separate_requests } else { &mut self.requests };
         let number = *count;
         *count += 1;
-        if self.calm {
+        if self.stopped {
             return (number, None);
         }
-        if class == Class::Write {
+        if class == RequestKind::Write {
             self.writes.push(number);
         }
         let fault = match &self.source {
-            Source::Drawn(chance, odds) => odds.fault(class, &mut chance.nth(number).rng()),
-            Source::Listed(faults) => faults.get(&number).copied(),
+            FaultSource::Drawn(chance, odds) => odds.draw_fault(class, &mut chance.nth(number).rng()),
+            FaultSource::Listed(faults) => faults.get(&number).copied(),
         };
         if let Some(fault) = fault {
-            self.struck.insert(number, fault);
+            self.injected.insert(number, fault);
         }
         (number, fault)
     }
 
     /// Stops all faults.
-    pub fn calm(&mut self) {
-        self.calm = true;
+    pub fn stop(&mut self) {
+        self.stopped = true;
     }
 
     /// Returns the injected faults, by request number.
-    pub fn struck(&self) -> &BTreeMap<u64, Fault> {
-        &self.struck
+    pub fn injected(&self) -> &BTreeMap<u64, Fault> {
+        &self.injected
     }
 
     /// Returns the numbers of the writes until faults were stopped.

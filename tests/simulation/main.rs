@@ -7,33 +7,33 @@
 #![allow(unreachable_pub)]
 
 mod api;
-mod calm;
+mod availability;
 mod case;
-mod chance;
 mod cluster;
-mod course;
+mod conformance;
 mod coverage;
-mod ending;
-mod explained;
+mod crash_at_every_write;
+mod explain_truth;
+mod fault_free;
 mod faults;
-mod fidelity;
-mod found;
-mod kept_back;
-mod killed;
+mod idle_cost;
+mod mutants;
 mod observer;
-mod panics;
-mod planned;
-mod planted;
+mod panic_capture;
+mod plan_truth;
 mod process;
+mod quiescence;
+mod regressions;
+mod rng;
+mod rollout_trace;
 mod run;
 mod script;
 mod seeds;
-mod serving;
 mod shrink;
-mod still;
+mod strict_fifo_reservation;
 mod time;
-mod trace;
 mod transport;
+mod wire_log;
 mod world;
 
 use std::time::Instant;
@@ -47,45 +47,46 @@ use run::run;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// Number of seeds to run when the environment sets none.
-const SEEDS: u64 = 200;
+const DEFAULT_SEEDS: u64 = 200;
 /// Minimum number of seeds from which every expected history must be common.
-const MANY: u64 = 2000;
+const COVERAGE_MIN_SEEDS: u64 = 2000;
 
 /// Number of upgrades in a history of repeated upgrades.
-const UPGRADES: u32 = 20;
+const UPGRADES_PER_HISTORY: u32 = 20;
 
 #[test]
 fn invariants_hold_under_faults() {
-    let summary = run_seeds(("FIRST", "SEEDS"), Case::of);
+    let summary = run_seeds(("FIRST", "SEEDS"), Case::from_seed);
 
     assert!(
-        summary.seeds < MANY || summary.rare().is_empty(),
+        summary.seeds < COVERAGE_MIN_SEEDS || summary.rare_histories().is_empty(),
         "histories seen too rarely: {}",
-        summary.rare().join(", ")
+        summary.rare_histories().join(", ")
     );
 }
 
 #[test]
 fn invariants_hold_under_faults_in_incremental_upgrades() {
-    run_seeds(("INCREMENTAL_FIRST", "INCREMENTAL_SEEDS"), Case::in_steps);
+    run_seeds(("INCREMENTAL_FIRST", "INCREMENTAL_SEEDS"), Case::incremental);
 }
 
 #[test]
 fn invariants_hold_under_faults_in_repeated_upgrades() {
-    run_seeds(("REPEATED_FIRST", "REPEATED_SEEDS"), |seed| Case::again_and_again(seed, UPGRADES));
+    run_seeds(("REPEATED_FIRST", "REPEATED_SEEDS"), |seed| Case::repeated_upgrades(seed, UPGRADES_PER_HISTORY));
 }
 
 /// Runs the cases of the seeds that the two environment variables select (first seed and count) and
 /// fails on any violation.
 fn run_seeds((first, count): (&str, &str), case: fn(u64) -> Case) -> seeds::Summary {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().expect(name));
-    let (first, count): (u64, u64) = (number(first).unwrap_or(0), number(count).unwrap_or(SEEDS));
+    let (first, count): (u64, u64) = (number(first).unwrap_or(0), number(count).unwrap_or(DEFAULT_SEEDS));
     let started = Instant::now();
 
     let summary = seeds::run_all(first..first + count, case);
 
     println!("\n{}", summary.table(started.elapsed()));
-    let failures: Vec<String> = summary.failed.iter().map(|(seed, report)| seeds::told(&case(*seed), report)).collect();
+    let failures: Vec<String> =
+        summary.failed.iter().map(|(seed, report)| seeds::shrink_and_describe(&case(*seed), report)).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     summary
 }
@@ -94,23 +95,27 @@ fn run_seeds((first, count): (&str, &str), case: fn(u64) -> Case) -> seeds::Summ
 fn repeated_upgrades_leave_as_many_objects_as_a_first_start() {
     for seed in 0..10 {
         // Given a service that was upgraded many times under faults,
-        let case = Case::again_and_again(seed, UPGRADES);
+        let case = Case::repeated_upgrades(seed, UPGRADES_PER_HISTORY);
         let upgraded = run(&case, false);
 
         // and a service that was created with its final spec, without faults,
-        let fresh = run(&case.as_in_the_end(), false);
+        let fresh = run(&case.with_final_spec(), false);
 
         // then both leave the same number of objects of each kind.
-        assert!(upgraded.coverage.upgrades > UPGRADES as usize / 2, "seed {seed}: {}", upgraded.coverage.upgrades);
-        assert!(upgraded.left.contains_key("RayCluster"), "seed {seed}: {:?}", upgraded.left);
-        assert_eq!(upgraded.left, fresh.left, "seed {seed}");
+        assert!(
+            upgraded.coverage.upgrades > UPGRADES_PER_HISTORY as usize / 2,
+            "seed {seed}: {}",
+            upgraded.coverage.upgrades
+        );
+        assert!(upgraded.remaining_objects.contains_key("RayCluster"), "seed {seed}: {:?}", upgraded.remaining_objects);
+        assert_eq!(upgraded.remaining_objects, fresh.remaining_objects, "seed {seed}");
     }
 }
 
 #[test]
 fn a_seed_determines_its_history() {
     for seed in 0..10 {
-        let case = Case::of(seed);
+        let case = Case::from_seed(seed);
 
         let (first, second) = (run(&case, false), run(&case, false));
 
@@ -121,10 +126,10 @@ fn a_seed_determines_its_history() {
 #[test]
 fn listed_faults_replay_the_drawn_history() {
     for seed in 0..10 {
-        let case = Case::of(seed);
+        let case = Case::from_seed(seed);
         let drawn = run(&case, false);
 
-        let listed = run(&Case { trouble: Some(drawn.trouble.clone()), ..case }, false);
+        let listed = run(&Case { faults: Some(drawn.faults.clone()), ..case }, false);
 
         assert_eq!(drawn.fingerprint, listed.fingerprint, "seed {seed}");
     }
@@ -135,12 +140,14 @@ fn listed_faults_replay_the_drawn_history() {
 fn print_history_of_seed() {
     let selector = std::env::var("SEED").expect("SEED");
     let case_of = |prefix: &str, case: fn(u64) -> Case| selector.strip_prefix(prefix)?.parse().ok().map(case);
-    let incremental = || case_of("incremental-", Case::in_steps);
-    let repeated = || case_of("repeated-", |seed| Case::again_and_again(seed, UPGRADES));
-    let case =
-        case_of("", Case::of).or_else(incremental).or_else(repeated).unwrap_or_else(|| Case::read(selector.as_ref()));
+    let incremental = || case_of("incremental-", Case::incremental);
+    let repeated = || case_of("repeated-", |seed| Case::repeated_upgrades(seed, UPGRADES_PER_HISTORY));
+    let case = case_of("", Case::from_seed)
+        .or_else(incremental)
+        .or_else(repeated)
+        .unwrap_or_else(|| Case::read(selector.as_ref()));
     let report = run(&case, true);
     println!("{}", report.text);
-    report.found.iter().for_each(|found| println!("{found}"));
-    println!("{} requests in {:?}", report.requests, report.lasted);
+    report.violations.iter().for_each(|found| println!("{found}"));
+    println!("{} requests in {:?}", report.requests, report.virtual_time);
 }

@@ -5,97 +5,97 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::api::Change;
-use crate::course::Course;
+use crate::api::ObjectChange;
+use crate::availability::AvailabilityChecker;
 use crate::coverage::Coverage;
-use crate::serving::Serving;
-use crate::time::age;
+use crate::rollout_trace::RolloutTrace;
+use crate::time::since_start;
 use sluice_testkit::history::{self, Object, State};
 use sluice_testkit::invariants::{Breach, Watchdog};
 
 /// Maximum age of the state that a decision is based on: the longest watch delay plus the write
 /// that follows.
-const ON_THE_WAY: std::time::Duration = std::time::Duration::from_secs(25);
+const DECISION_LATENCY: std::time::Duration = std::time::Duration::from_secs(25);
 
 /// A violation and the time at which it was seen.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Found {
+pub struct TimedViolation {
     /// Virtual time.
     pub at: Timestamp,
     /// The violated invariant and a description.
-    pub breach: Breach,
+    pub violation: Breach,
 }
 
-impl std::fmt::Display for Found {
+impl std::fmt::Display for TimedViolation {
     /// Formats the time in seconds since the start of the run, as the wire log does.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:9.3} {}", age(self.at).as_secs_f64(), self.breach)
+        write!(f, "{:9.3} {}", since_start(self.at).as_secs_f64(), self.violation)
     }
 }
 
 /// Observes all changes of a run.
 pub struct Observer {
-    watchdog: Watchdog,
-    serving: Serving,
+    checker: Watchdog,
+    availability: AvailabilityChecker,
     /// Histories that occurred.
     pub coverage: Coverage,
     /// Capacity and traffic states of incremental upgrades.
-    pub course: Course,
-    found: Vec<Found>,
+    pub rollout_trace: RolloutTrace,
+    violations: Vec<TimedViolation>,
 }
 
 impl Observer {
     /// Returns an observer that has seen no change.
     pub fn new() -> Self {
         Self {
-            watchdog: Watchdog::new(ON_THE_WAY),
-            serving: Serving::new(ON_THE_WAY),
+            checker: Watchdog::new(DECISION_LATENCY),
+            availability: AvailabilityChecker::new(DECISION_LATENCY),
             coverage: Coverage::default(),
-            course: Course::default(),
-            found: Vec::new(),
+            rollout_trace: RolloutTrace::default(),
+            violations: Vec::new(),
         }
     }
 
     /// Records a change and checks the invariants.
-    pub fn see(&mut self, now: Timestamp, change: &Change) {
-        let Some(object) = typed(&change.kind.kind, &change.object) else { return };
-        let change = history::Change { version: change.version, heard: now, object, gone: change.gone };
-        self.coverage.before(self.watchdog.state(), &change);
-        let mut breaches = self.watchdog.see(&change);
-        breaches.extend(self.serving.see(self.watchdog.state(), &change));
-        self.course.see(&change);
-        self.coverage.after(self.watchdog.state(), &change);
-        let found = breaches.into_iter().map(|breach| Found { at: now, breach });
-        self.found.extend(found);
+    pub fn observe(&mut self, now: Timestamp, change: &ObjectChange) {
+        let Some(object) = to_typed(&change.kind.kind, &change.object) else { return };
+        let change = history::Change { version: change.version, heard: now, object, gone: change.deleted };
+        self.coverage.observe_before(self.checker.state(), &change);
+        let mut breaches = self.checker.see(&change);
+        breaches.extend(self.availability.observe(self.checker.state(), &change));
+        self.rollout_trace.observe(&change);
+        self.coverage.observe_after(self.checker.state(), &change);
+        let found = breaches.into_iter().map(|breach| TimedViolation { at: now, violation: breach });
+        self.violations.extend(found);
     }
 
     /// Records a violation that was detected elsewhere.
-    pub fn breach(&mut self, at: Timestamp, breach: Breach) {
-        self.found.push(Found { at, breach });
+    pub fn record_violation(&mut self, at: Timestamp, breach: Breach) {
+        self.violations.push(TimedViolation { at, violation: breach });
     }
 
     /// Records that a fault killed the process. (The restart at the end of a run does not count.)
-    pub fn crashed(&mut self) {
-        self.coverage.crashed(self.watchdog.state());
+    pub fn record_crash(&mut self) {
+        self.coverage.record_crash(self.checker.state());
     }
 
     /// Returns the violations so far.
-    pub fn found(&self) -> &[Found] {
-        &self.found
+    pub fn violations(&self) -> &[TimedViolation] {
+        &self.violations
     }
 
     /// Returns the current state of all objects.
     pub fn state(&self) -> &State {
-        self.watchdog.state()
+        self.checker.state()
     }
 
     /// Returns the checker of the invariants that need no simulator.
-    pub fn watchdog(&self) -> &Watchdog {
-        &self.watchdog
+    pub fn checker(&self) -> &Watchdog {
+        &self.checker
     }
 }
 
-fn typed(kind: &str, object: &Value) -> Option<Object> {
+fn to_typed(kind: &str, object: &Value) -> Option<Object> {
     Some(match kind {
         "ClusterQueue" => Object::ClusterQueue(decode(object)),
         "Cohort" => Object::Cohort(decode(object)),

@@ -11,70 +11,70 @@ use sluice_manager::http::Readiness;
 use sluice_metrics::Metrics;
 use tokio_util::sync::CancellationToken;
 
-use crate::chance::Chance;
-use crate::faults::Faults;
-use crate::trace::Trace;
-use crate::transport::Wire;
-use crate::world::Shared;
+use crate::faults::FaultInjector;
+use crate::rng::SeededRandom;
+use crate::transport::FaultyConnection;
+use crate::wire_log::WireLog;
+use crate::world::SharedWorld;
 
 /// Restarts the manager whenever it ends.
 #[derive(Clone)]
-pub struct Machine {
+pub struct ProcessRunner {
     /// The simulated environment.
-    pub world: Shared,
+    pub world: SharedWorld,
     /// Faults of its requests.
-    pub faults: Arc<Mutex<Faults>>,
+    pub faults: Arc<Mutex<FaultInjector>>,
     /// Log of its wire.
-    pub trace: Arc<Mutex<Trace>>,
+    pub wire_log: Arc<Mutex<WireLog>>,
     /// Random source of latencies.
-    pub chance: Chance,
+    pub random: SeededRandom,
     /// Kills the running process.
-    pub plug: Plug,
+    pub kill_switch: KillSwitch,
 }
 
 /// Switch that kills the running process.
 #[derive(Clone, Default)]
-pub struct Plug(Arc<Mutex<CancellationToken>>);
+pub struct KillSwitch(Arc<Mutex<CancellationToken>>);
 
-impl Plug {
+impl KillSwitch {
     /// Kills the running process.
-    pub fn pull(&self) {
+    pub fn kill(&self) {
         self.0.lock().expect("one thread").cancel();
     }
 
-    fn fresh(&self) -> CancellationToken {
+    fn renew(&self) -> CancellationToken {
         let token = CancellationToken::new();
         *self.0.lock().expect("one thread") = token.clone();
         token
     }
 }
 
-impl Machine {
+impl ProcessRunner {
     /// Runs one process after another and never returns. A process that ends by itself is restarted
     /// too.
     pub async fn run(self) {
-        let settings = settings();
+        let settings = manager_config();
         for start in 0.. {
-            let killed = self.plug.fresh();
+            let killed = self.kill_switch.renew();
             self.remark(&format!("process {start} starts"));
-            let ended = self.process(&settings, killed.clone());
+            let ended = self.run_process(&settings, killed.clone());
             tokio::select! {
                 biased;
                 () = killed.cancelled() => self.remark(&format!("process {start} is killed")),
                 () = ended => self.remark(&format!("process {start} ends")),
             }
             killed.cancel();
-            let down = self.chance.about("down", start).u64(10..4_000);
+            let down = self.random.rng_for("down", start).u64(10..4_000);
             tokio::time::sleep(Duration::from_millis(down)).await;
         }
     }
 
-    async fn process(&self, settings: &ManagerConfig, killed: CancellationToken) {
-        let wire = Wire {
+    async fn run_process(&self, settings: &ManagerConfig, killed: CancellationToken) {
+        let wire = FaultyConnection {
             world: self.world.clone(),
             faults: self.faults.clone(),
-            trace: self.trace.clone(),
-            chance: self.chance,
+            wire_log: self.wire_log.clone(),
+            random: self.random,
             killed,
         };
         let client = wire.client();
@@ -96,12 +96,12 @@ impl Machine {
     }
 
     fn remark(&self, remark: &str) {
-        self.trace.lock().expect("one thread").remark(self.world.time.elapsed(), remark);
+        self.wire_log.lock().expect("one thread").remark(self.world.time.elapsed(), remark);
     }
 }
 
 /// Configuration of a manager outside the cluster.
-fn settings() -> ManagerConfig {
+fn manager_config() -> ManagerConfig {
     let options = ManagerOptions { use_kubernetes_proxy: Some(true), ..ManagerOptions::default() };
     options.resolve().expect("the defaults are valid").manager
 }

@@ -14,7 +14,7 @@ use crate::run::{Report, run};
 use crate::shrink::shrunk;
 
 /// Number of failures after which the remaining seeds are skipped.
-const ENOUGH: usize = 3;
+const MAX_FAILURES: usize = 3;
 
 /// Results of many seeds.
 #[derive(Debug, Default)]
@@ -35,20 +35,20 @@ impl Summary {
         self.seeds += 1;
         self.upgrades += report.coverage.upgrades;
         self.requests += report.requests;
-        self.virtual_time += report.lasted;
-        for history in report.coverage.seen() {
+        self.virtual_time += report.virtual_time;
+        for history in report.coverage.histories() {
             *self.histories.entry(history.clone()).or_default() += 1;
         }
-        if !report.found.is_empty() {
+        if !report.violations.is_empty() {
             self.failed.push((seed, report));
         }
     }
 
     /// Returns the histories that occurred in less than 1% of the seeds: too few for a clean run to
     /// prove much.
-    pub fn rare(&self) -> Vec<String> {
+    pub fn rare_histories(&self) -> Vec<String> {
         let is_rare = |history: &History| self.histories.get(history).is_none_or(|seeds| seeds * 100 < self.seeds);
-        let wanted = History::wanted().into_iter().chain(self.histories.keys().cloned());
+        let wanted = History::required().into_iter().chain(self.histories.keys().cloned());
         wanted.filter(is_rare).map(|history| history.to_string()).collect()
     }
 
@@ -77,11 +77,11 @@ impl Summary {
 /// Runs all seeds, or stops after `ENOUGH` failures.
 pub fn run_all(seeds: Range<u64>, case: fn(u64) -> Case) -> Summary {
     let summary = Mutex::new(Summary::default());
-    on_every_core(seeds, |seed| {
+    for_each_seed(seeds, |seed| {
         let report = run(&case(seed), false);
         let mut summary = summary.lock().expect("no thread has panicked");
         summary.add(seed, report);
-        summary.failed.len() < ENOUGH
+        summary.failed.len() < MAX_FAILURES
     });
     let mut summary = summary.into_inner().expect("no thread has panicked");
     summary.failed.sort_by_key(|(seed, _)| *seed);
@@ -90,10 +90,10 @@ pub fn run_all(seeds: Range<u64>, case: fn(u64) -> Case) -> Summary {
 
 /// Runs seeds until `is_wanted` accepts a report. Returns the seed and what `is_wanted` returned
 /// for it.
-pub fn first(seeds: Range<u64>, is_wanted: impl Fn(&Report) -> Option<String> + Sync) -> Option<(u64, String)> {
+pub fn find_seed(seeds: Range<u64>, is_wanted: impl Fn(&Report) -> Option<String> + Sync) -> Option<(u64, String)> {
     let first = Mutex::new(None);
-    on_every_core(seeds, |seed| {
-        let wanted = is_wanted(&run(&Case::of(seed), false));
+    for_each_seed(seeds, |seed| {
+        let wanted = is_wanted(&run(&Case::from_seed(seed), false));
         let mut first = first.lock().expect("no thread has panicked");
         *first = first.take().or(wanted.map(|what| (seed, what)));
         first.is_none()
@@ -102,7 +102,7 @@ pub fn first(seeds: Range<u64>, is_wanted: impl Fn(&Report) -> Option<String> + 
 }
 
 /// Calls `go_on` with each seed, on all cores, until it returns false.
-pub fn on_every_core(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
+pub fn for_each_seed(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
     let next = AtomicU64::new(seeds.start);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -121,12 +121,12 @@ pub fn on_every_core(seeds: Range<u64>, go_on: impl Fn(u64) -> bool + Sync) {
 
 /// Shrinks a failed case, writes the case and its history to files, and returns a description of
 /// the violation. Empty if the report has none.
-pub fn told(case: &Case, report: &Report) -> String {
+pub fn shrink_and_describe(case: &Case, report: &Report) -> String {
     let seed = case.seed;
-    let Some(first) = report.found.first() else { return String::new() };
-    println!("seed {seed} violates {}; shrinking", first.breach);
+    let Some(first) = report.violations.first() else { return String::new() };
+    println!("seed {seed} violates {}; shrinking", first.violation);
     let started = Instant::now();
-    let shrunk_case = shrunk(case, first.breach.invariant);
+    let shrunk_case = shrunk(case, first.violation.invariant);
     let replay = run(&shrunk_case, true);
     let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("simulation");
     let file = directory.join(format!("seed-{seed}.yaml"));
@@ -134,7 +134,7 @@ pub fn told(case: &Case, report: &Report) -> String {
     let yaml = serde_saphyr::to_string(&shrunk_case).expect("a case is plain data");
     std::fs::write(&file, &yaml).expect("the case can be written");
     std::fs::write(file.with_extension("trace"), &replay.text).expect("the history can be written");
-    let list = |report: &Report| report.found.iter().map(|found| format!("  {found}\n")).collect::<String>();
+    let list = |report: &Report| report.violations.iter().map(|found| format!("  {found}\n")).collect::<String>();
     format!(
         "seed {seed} violates\n{}shrunk in {:.0} s, it violates\n{}{} and .trace:\n{yaml}",
         list(report),

@@ -3,44 +3,44 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::case::{Case, Trouble};
+use crate::case::{Case, FaultSchedule};
 use crate::run::run;
 use sluice_testkit::invariants::Invariant;
 
 /// Maximum number of shorter cases to try.
-const TRIES: usize = 600;
+const MAX_TRIES: usize = 600;
 
 /// Returns a shorter case that violates the same invariant with fewer script steps and fewer
 /// faults.
 pub fn shrunk(case: &Case, invariant: Invariant) -> Case {
-    let mut shrinking = Shrinking { invariant, tries: TRIES };
+    let mut shrinking = Shrinker { invariant, tries: MAX_TRIES };
     let mut short = case.clone();
-    short.trouble = Some(short.trouble.unwrap_or_else(|| run(case, false).trouble));
+    short.faults = Some(short.faults.unwrap_or_else(|| run(case, false).faults));
     loop {
         let before = short.clone();
         let steps = |case: &mut Case, range: Range<usize>| drop(case.script.steps.drain(range));
-        short = shrinking.without(short, |case| case.script.steps.len(), steps);
-        let faults = |case: &mut Case, range| leave_out(&mut trouble_of(case).faults, range);
-        short = shrinking.without(short, |case| trouble_of(case).faults.len(), faults);
-        let pods = |case: &mut Case, range| leave_out(&mut trouble_of(case).fates.pods, range);
-        short = shrinking.without(short, |case| trouble_of(case).fates.pods.len(), pods);
-        let boards = |case: &mut Case, range| leave_out(&mut trouble_of(case).fates.boards, range);
-        short = shrinking.without(short, |case| trouble_of(case).fates.boards.len(), boards);
+        short = shrinking.minimize(short, |case| case.script.steps.len(), steps);
+        let faults = |case: &mut Case, range| remove_range(&mut faults_mut(case).requests, range);
+        short = shrinking.minimize(short, |case| faults_mut(case).requests.len(), faults);
+        let pods = |case: &mut Case, range| remove_range(&mut faults_mut(case).cluster.pods, range);
+        short = shrinking.minimize(short, |case| faults_mut(case).cluster.pods.len(), pods);
+        let boards = |case: &mut Case, range| remove_range(&mut faults_mut(case).cluster.dashboards, range);
+        short = shrinking.minimize(short, |case| faults_mut(case).cluster.dashboards.len(), boards);
         if short == before || shrinking.tries == 0 {
             return short;
         }
     }
 }
 
-struct Shrinking {
+struct Shrinker {
     invariant: Invariant,
     tries: usize,
 }
 
-impl Shrinking {
+impl Shrinker {
     /// Removes elements in chunks of half, then a quarter, down to one, as long as the failure
     /// stays.
-    fn without(
+    fn minimize(
         &mut self,
         mut case: Case,
         length: impl Fn(&mut Case) -> usize,
@@ -63,15 +63,15 @@ impl Shrinking {
     fn fails(&mut self, case: &Case) -> bool {
         let Some(left) = self.tries.checked_sub(1) else { return false };
         self.tries = left;
-        run(case, false).found.iter().any(|found| found.breach.invariant == self.invariant)
+        run(case, false).violations.iter().any(|found| found.violation.invariant == self.invariant)
     }
 }
 
-fn trouble_of(case: &mut Case) -> &mut Trouble {
-    case.trouble.get_or_insert_default()
+fn faults_mut(case: &mut Case) -> &mut FaultSchedule {
+    case.faults.get_or_insert_default()
 }
 
-fn leave_out<T>(numbered: &mut BTreeMap<u64, T>, range: Range<usize>) {
+fn remove_range<T>(numbered: &mut BTreeMap<u64, T>, range: Range<usize>) {
     let gone: Vec<u64> = numbered.keys().copied().skip(range.start).take(range.len()).collect();
     numbered.retain(|number, _| !gone.contains(number));
 }

@@ -7,20 +7,20 @@ use sluice_clock::Clock;
 use tokio::time::Instant;
 
 /// Start time of every run.
-const BEGINNING: Timestamp = Timestamp::constant(1_800_000_000, 0);
+const EPOCH: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
 /// Returns the time since the start of a run.
-pub fn age(at: Timestamp) -> Duration {
-    Duration::try_from(BEGINNING.duration_until(at)).unwrap_or(Duration::ZERO)
+pub fn since_start(at: Timestamp) -> Duration {
+    Duration::try_from(EPOCH.duration_until(at)).unwrap_or(Duration::ZERO)
 }
 
 /// Clock of a run. Time advances only while all tasks wait.
 #[derive(Debug, Clone, Copy)]
-pub struct Time {
+pub struct VirtualTime {
     start: Instant,
 }
 
-impl Time {
+impl VirtualTime {
     /// Starts the clock, in a runtime whose clock is paused.
     pub fn start() -> Self {
         Self { start: Instant::now() }
@@ -28,7 +28,7 @@ impl Time {
 
     /// Returns the current time. Every run starts at the same time.
     pub fn now(&self) -> Timestamp {
-        BEGINNING + self.start.elapsed()
+        EPOCH + self.start.elapsed()
     }
 
     /// Returns the time since the start.

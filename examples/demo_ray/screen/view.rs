@@ -1,4 +1,4 @@
-//! How things stand, in a few lines of a terminal. A function of the series.
+//! The current state in a few lines of a terminal, as a function of the series.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use crate::scenario::VERSIONS;
 use crate::series::observed::Standing;
 use crate::series::requests::{Second, Total};
 
-/// How many lines it takes.
+/// Height in lines.
 pub const HEIGHT: u16 = 11;
-/// After how many seconds it is told again where there are lines only.
+/// Interval of the summaries without a terminal, in seconds.
 const EVERY: usize = 10;
-/// How wide the part of a line is that comes before what is drawn, and what is drawn at most.
+/// Width of the label column, and maximum width of the bars.
 const MARGIN: usize = 28;
 const WIDEST: usize = 100;
-/// From nothing to all.
+/// Bars from empty to full.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// As in the picture: one for each version.
-const COLOURS: [Color; 2] = [Color::LightBlue, Color::Yellow];
+/// One color per version, as in the chart.
+const COLORS: [Color; 2] = [Color::LightBlue, Color::Yellow];
 
-/// How things stand.
+/// The state at one point in time.
 pub struct Moment {
     pub seconds: Vec<Second>,
     pub standing: Standing,
@@ -31,21 +31,21 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Whether it is told where there are lines only, if `told` seconds were told before.
+    /// Reports whether a summary is due, if the last one was after `told` seconds.
     pub fn is_told(&self, told: usize) -> bool {
         self.seconds.len() >= told + EVERY
     }
 
-    /// All of it in one line.
+    /// Formats the state in one line.
     pub fn line(&self) -> String {
         let last = self.seconds.last().cloned().unwrap_or_default();
         let latency = last.latency.unwrap_or_default();
-        let of = |amounts: &BTreeMap<String, f64>| {
+        let per_version = |amounts: &BTreeMap<String, f64>| {
             let parts = VERSIONS.map(|version| format!("{}", amounts.get(version).unwrap_or(&0.0)));
             parts.join("/")
         };
         format!(
-            "{:>6}.0s  {} requests, {} failed; a second {}/{}, p50 {:.0} ms, p99 {:.0} ms; traffic {} %, capacity {} %; CPU held {} \
+            "{:>6}.0s  {} requests, {} failed; {}/{} per second, p50 {:.0} ms, p99 {:.0} ms; traffic {}%, capacity {}%; CPU reserved {} \
              of {}",
             self.seconds.len(),
             self.total.requests,
@@ -54,21 +54,21 @@ impl Moment {
             answered(&last, VERSIONS[1]),
             latency.p50,
             latency.p99,
-            of(&self.standing.traffic),
-            of(&self.standing.capacity),
+            per_version(&self.standing.traffic),
+            per_version(&self.standing.capacity),
             self.standing.held,
             self.standing.quota,
         )
     }
 }
 
-/// Draws it.
+/// Draws the state.
 pub fn draw(frame: &mut Frame, moment: &Moment) {
     let area = frame.area();
     frame.render_widget(Paragraph::new(lines(moment, area.width.into())), area);
 }
 
-/// What is drawn on a terminal of this width.
+/// Returns the lines for a terminal of this width.
 fn lines(moment: &Moment, width: usize) -> Vec<Line<'static>> {
     let room = width.saturating_sub(MARGIN + 1).min(WIDEST);
     let Moment { seconds, standing, total } = moment;
@@ -77,19 +77,15 @@ fn lines(moment: &Moment, width: usize) -> Vec<Line<'static>> {
     let most = recent.iter().flat_map(|second| second.answered.values()).copied().max().unwrap_or(1);
     let failures: Vec<u32> = recent.iter().map(|second| second.failed).collect();
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let told = format!("{} s: {} requests, {} failed", seconds.len(), total.requests, total.failed);
-    let mut lines = vec![Line::raw("─".repeat(width.min(MARGIN + WIDEST))), Line::styled(told, bold)];
-    for (version, colour) in VERSIONS.iter().zip(COLOURS) {
+    let summary = format!("{} s: {} requests, {} failed", seconds.len(), total.requests, total.failed);
+    let mut lines = vec![Line::raw("─".repeat(width.min(MARGIN + WIDEST))), Line::styled(summary, bold)];
+    for (version, color) in VERSIONS.iter().zip(COLORS) {
         let counts: Vec<u32> = recent.iter().map(|second| answered(second, version)).collect();
         let now = answered(&last, version);
-        lines.push(row(
-            &format!("version {version}, a second"),
-            &now.to_string(),
-            vec![(spark(&counts, most), colour)],
-        ));
+        lines.push(row(&format!("version {version}, per s"), &now.to_string(), vec![(spark(&counts, most), color)]));
     }
     let alarm = if total.failed > 0 { Color::Red } else { Color::DarkGray };
-    lines.push(row("failed, a second", &last.failed.to_string(), vec![(spark(&failures, 1), alarm)]));
+    lines.push(row("failed, per s", &last.failed.to_string(), vec![(spark(&failures, 1), alarm)]));
     let latency = last.latency.unwrap_or_default();
     let slow: Vec<u32> = recent.iter().map(|second| whole(second.latency.unwrap_or_default().p99)).collect();
     let slowest = slow.iter().copied().max().unwrap_or(1);
@@ -105,13 +101,13 @@ fn lines(moment: &Moment, width: usize) -> Vec<Line<'static>> {
     let held = length(standing.held, standing.quota, room).saturating_sub(drawn);
     quota.push(("▒".repeat(held), Color::Gray));
     quota.push(("·".repeat(room.saturating_sub(drawn + held)), Color::DarkGray));
-    lines.push(row("CPU held/quota", &format!("{}/{}", standing.held, standing.quota), quota));
+    lines.push(row("CPU reserved/quota", &format!("{}/{}", standing.held, standing.quota), quota));
     lines
 }
 
 fn row(title: &str, figure: &str, drawn: Vec<(String, Color)>) -> Line<'static> {
     let mut spans = vec![Span::raw(format!("{title:<19}{figure:>7}  "))];
-    spans.extend(drawn.into_iter().map(|(text, colour)| Span::styled(text, Style::new().fg(colour))));
+    spans.extend(drawn.into_iter().map(|(text, color)| Span::styled(text, Style::new().fg(color))));
     Line::from(spans)
 }
 
@@ -119,21 +115,21 @@ fn answered(second: &Second, version: &str) -> u32 {
     second.answered.get(version).copied().unwrap_or_default()
 }
 
-/// A bar for each count; none where there is nothing.
+/// Returns a bar for each count, blank for zero.
 fn spark(counts: &[u32], most: u32) -> String {
     let last = u32::try_from(BARS.len()).unwrap_or(u32::MAX) - 1;
     let bar = |count: u32| if count == 0 { ' ' } else { BARS[(count * last / most.max(1)).min(last) as usize] };
     counts.iter().map(|count| bar(*count)).collect()
 }
 
-/// A bar for each version, one behind the other.
+/// Returns a bar for each version, one after the other.
 fn bars(amounts: &[f64; 2], whole: f64, room: usize) -> Vec<(String, Color)> {
     let [first, second] = *amounts;
     let (first, both) = (length(first, whole, room), length(first + second, whole, room));
-    vec![("█".repeat(first), COLOURS[0]), ("█".repeat(both.saturating_sub(first)), COLOURS[1])]
+    vec![("█".repeat(first), COLORS[0]), ("█".repeat(both.saturating_sub(first)), COLORS[1])]
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between nothing and the room")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is between 0 and room")]
 fn length(amount: f64, whole: f64, room: usize) -> usize {
     if whole > 0.0 { ((amount / whole).clamp(0.0, 1.0) * room as f64).round() as usize } else { 0 }
 }
@@ -176,29 +172,29 @@ mod tests {
     }
 
     #[test]
-    fn how_it_stands_is_drawn() {
+    fn state_is_drawn() {
         let drawn: Vec<String> = lines(&moment(), MARGIN + 21).iter().map(ToString::to_string).collect();
         assert_eq!(
             drawn[1..],
             [
                 "2 s: 40 requests, 0 failed",
-                "version 1, a second     15  █▆",
-                "version 2, a second      5   ▂",
-                "failed, a second         0    ",
+                "version 1, per s        15  █▆",
+                "version 2, per s         5   ▂",
+                "failed, per s            0    ",
                 "p50/p99, ms          10/80  ██",
                 "traffic, %           75/25  ████████████████████",
                 "capacity, %         100/50  ████████████████████",
-                "CPU held/quota         4/5  ████████████▒▒▒▒····",
+                "CPU reserved/quota     4/5  ████████████▒▒▒▒····",
             ]
         );
         assert!(drawn.len() <= HEIGHT.into());
     }
 
     #[test]
-    fn how_it_stands_is_told_in_a_line() {
+    fn state_is_formatted_in_one_line() {
         assert_eq!(
             moment().line(),
-            "     2.0s  40 requests, 0 failed; a second 15/5, p50 10 ms, p99 80 ms; traffic 75/25 %, capacity 100/50 %; CPU held 4 of 5"
+            "     2.0s  40 requests, 0 failed; 15/5 per second, p50 10 ms, p99 80 ms; traffic 75/25%, capacity 100/50%; CPU reserved 4 of 5"
         );
     }
 

@@ -1,4 +1,4 @@
-//! What was measured, over time: a function of the requests and of the history of the control plane.
+//! Measurements over time, as a function of the requests and of the history of the control plane.
 
 pub mod observed;
 pub mod requests;
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use observed::{Event, Standing};
 use requests::{Second, Total};
 
-/// All that is drawn.
+/// The data of the chart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Each second of the requests.
+    /// The requests, second by second.
     pub seconds: Vec<Second>,
-    /// What the objects said, from each moment on at which that changed.
+    /// State of the objects at each point in time at which it changed.
     pub standings: Vec<Standing>,
-    /// What happened.
+    /// Events of the upgrade.
     pub events: Vec<Event>,
-    /// All requests together.
+    /// Totals of all requests.
     pub total: Total,
 }

@@ -1,4 +1,4 @@
-//! What the objects of the control plane said, from change to change.
+//! State of the upgrade over time, from the objects of the control plane.
 
 use std::collections::BTreeMap;
 
@@ -19,54 +19,54 @@ use sluice_testkit::objects::{cluster_name, reserved, waits_for_quota};
 
 const CPU: &str = "cpu";
 
-/// How things stood from a moment on.
+/// The state from one point in time on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Standing {
     /// Seconds since the first request.
     pub at: f64,
-    /// How much of the traffic the route sends to each version, in percent.
+    /// HTTPRoute weight of each version, in percent.
     pub traffic: BTreeMap<String, f64>,
-    /// The target capacity of each version, in percent.
+    /// Target capacity of each version, in percent.
     pub capacity: BTreeMap<String, f64>,
-    /// How much CPU the queue may give.
+    /// CPU quota of the queue, in cores.
     pub quota: f64,
-    /// How much of it is held.
+    /// Reserved CPU, in cores.
     pub held: f64,
-    /// What the pods of each version request of it, without those that aren't let go yet, or are over.
+    /// CPU requests of the pods of each version, in cores, without gated and finished pods.
     pub used: BTreeMap<String, f64>,
 }
 
-/// Something that happened.
+/// An event of the upgrade.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Seconds since the first request.
     pub at: f64,
-    /// What.
+    /// What happened.
     pub what: What,
 }
 
-/// What happened.
+/// Kind of an event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum What {
     /// The service was changed to another version.
     Applied(String),
-    /// The upgrade waits for quota; in the service's own words.
+    /// The upgrade is pending for lack of quota, with the message of the condition.
     Waits(String),
-    /// The queue has so much CPU from now on.
+    /// The CPU quota was raised to this, in cores.
     Raised(f64),
-    /// The upgrade waits no more.
+    /// The upgrade was admitted.
     Admitted,
-    /// Another version serves alone.
+    /// Another version became active.
     Promoted(String),
-    /// The cluster of a version is gone.
+    /// The cluster of a version was deleted.
     Gone(String),
 }
 
-/// Sees one change after the other.
+/// Follows the changes of the control plane.
 #[derive(Default)]
 pub struct Observer {
     state: State,
-    /// The version of each cluster, also of those that are gone.
+    /// Version of each cluster, including deleted ones.
     versions: BTreeMap<String, String>,
     quota: Option<f64>,
     wanted: Option<String>,
@@ -76,7 +76,7 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Takes in a change; returns what happened with it.
+    /// Applies a change. Returns the events it causes.
     pub fn sees(&mut self, change: &Change) -> Vec<What> {
         self.state.apply(change);
         match &change.object {
@@ -104,9 +104,10 @@ impl Observer {
         self.wanted = wanted;
         let Some(status) = &service.status else { return happened };
         let admitted = condition::get(&status.conditions, "sluice.dev/Admitted");
-        let why = admitted.filter(|of| self.is_upgraded && of.status == "False" && waits_for_quota(&of.reason));
+        let why =
+            admitted.filter(|found| self.is_upgraded && found.status == "False" && waits_for_quota(&found.reason));
         if why.is_some() != self.waits {
-            happened.push(why.map_or(What::Admitted, |of| What::Waits(of.message.clone())));
+            happened.push(why.map_or(What::Admitted, |found| What::Waits(found.message.clone())));
         }
         self.waits = why.is_some();
         let active = cluster_name(status.active_service_status.as_ref());
@@ -118,7 +119,7 @@ impl Observer {
         happened
     }
 
-    /// How things stand, so many seconds after the first request.
+    /// Returns the state at this time, in seconds since the first request.
     pub fn standing(&self, at: f64) -> Standing {
         let queue = self.state.cluster_queues.values().next();
         let mut standing = Standing { at, quota: self.quota.unwrap_or_default(), ..Standing::default() };
@@ -147,13 +148,13 @@ impl Observer {
     }
 }
 
-/// How things stood from `start` on, and what happened.
+/// Returns the states and events from `start` on.
 pub fn course(history: &[Change], start: Timestamp) -> (Vec<Standing>, Vec<Event>) {
     let mut observer = Observer::default();
     let (mut standings, mut events): (Vec<Standing>, Vec<Event>) = (Vec::new(), Vec::new());
     let mut at = 0_f64;
     for change in history {
-        // What was heard of later happened no earlier: the history is in order.
+        // The history is in order, so a change is never earlier than the one before it.
         at = at.max(change.heard.duration_since(start).as_secs_f64());
         events.extend(observer.sees(change).into_iter().map(|what| Event { at, what }));
         let standing = observer.standing(at);
@@ -166,7 +167,7 @@ pub fn course(history: &[Change], start: Timestamp) -> (Vec<Standing>, Vec<Event
     (standings, events)
 }
 
-/// The version of the application that a cluster runs: the tag of the image of its head.
+/// Returns the application version of a cluster: the image tag of its head.
 fn version_of(cluster: &RayClusterSpec) -> Option<String> {
     let template = cluster.head_group_spec.template.parse().ok()?;
     let image = template.spec?.containers.into_iter().next()?.image?;

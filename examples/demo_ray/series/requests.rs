@@ -1,4 +1,4 @@
-//! Requests, second by second.
+//! Aggregates requests by second.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,41 +7,41 @@ use serde::{Deserialize, Serialize};
 
 use sluice_testkit::load::Request;
 
-/// Over how many seconds latencies are taken together: as many as it takes for a hundredth of them to be more than one or two.
+/// Window of the latency percentiles, in seconds: large enough for p99 to cover more than one or two requests.
 pub const WINDOW: usize = 5;
 
-/// What came back in a second.
+/// The requests completed in one second.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Second {
-    /// How many requests each version answered.
+    /// Number of requests answered by each version.
     pub answered: BTreeMap<String, u32>,
-    /// How many failed.
+    /// Number of failed requests.
     pub failed: u32,
-    /// The latencies of the last [`WINDOW`] seconds.
+    /// Latencies over the last [`WINDOW`] seconds, if any request was answered.
     pub latency: Option<Latency>,
 }
 
 /// Latencies in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half of all requests took no longer.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99: f64,
 }
 
-/// What came of all requests.
+/// Totals of all requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Total {
-    /// How many there were.
+    /// Number of requests.
     pub requests: usize,
-    /// How many failed.
+    /// Number of failed requests.
     pub failed: usize,
-    /// The latencies of those that were answered.
+    /// Latencies of the answered requests, if any.
     pub latency: Option<Latency>,
 }
 
-/// What came back in each of the seconds that are over at `end`.
+/// Returns the requests completed in each full second before `end`.
 pub fn seconds(requests: &[Request], end: Duration) -> Vec<Second> {
     let whole = usize::try_from(end.as_secs()).unwrap_or(usize::MAX);
     let mut seconds = vec![Second::default(); whole];
@@ -63,14 +63,14 @@ pub fn seconds(requests: &[Request], end: Duration) -> Vec<Second> {
     seconds
 }
 
-/// What came of all requests.
+/// Returns the totals of all requests.
 pub fn total(requests: &[Request]) -> Total {
     let answered = requests.iter().filter(|request| request.answer.is_ok());
     let latencies: Vec<f64> = answered.map(|request| milliseconds(request.latency)).collect();
     Total { requests: requests.len(), failed: requests.len() - latencies.len(), latency: latency(latencies) }
 }
 
-/// The requests that were sent after `from` and answered by `version`.
+/// Returns the requests sent after `from` and answered by `version`.
 pub fn answered_since<'a>(
     requests: &'a [Request],
     from: Duration,
@@ -101,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn a_request_counts_when_it_is_over() {
-        // Given one that is over at once, one in the second after it was sent, one that fails, and one in a second that isn't over,
+    fn request_counts_in_the_second_of_its_completion() {
+        // Given a request completed immediately, one in the next second, one that fails, and one in an incomplete second,
         let requests = [
             request(0.2, 0.1, Ok("1")),
             request(0.9, 0.3, Ok("2")),
@@ -110,7 +110,7 @@ mod tests {
             request(1.9, 0.2, Ok("2")),
         ];
 
-        // when they are put into seconds, then each is in its own.
+        // when they are aggregated, then each counts in the second of its completion.
         let found = seconds(&requests, Duration::from_secs_f64(2.5));
         let counts: Vec<(Vec<(&str, u32)>, u32)> = found
             .iter()
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_those_of_the_last_seconds() {
+    fn latencies_cover_the_window() {
         let requests: Vec<Request> = (0_u8..8).map(|at| request(at.into(), f64::from(at) / 10.0, Ok("1"))).collect();
         let found = seconds(&requests, Duration::from_secs(8));
         let p50 = found.iter().map(|second| second.latency.map(|of| of.p50.round()));
@@ -134,13 +134,13 @@ mod tests {
     #[case::two(2, Some((1.0, 2.0)))]
     #[case::a_hundred(100, Some((50.0, 99.0)))]
     #[case::more(200, Some((100.0, 198.0)))]
-    fn of_so_many_latencies(#[case] count: u32, #[case] expected: Option<(f64, f64)>) {
+    fn latency_percentiles(#[case] count: u32, #[case] expected: Option<(f64, f64)>) {
         let found = latency((1..=count).rev().map(f64::from).collect());
         assert_eq!(found.map(|of| (of.p50, of.p99)), expected);
     }
 
     #[test]
-    fn the_total_tells_the_failed_from_the_answered() {
+    fn total_separates_failed_and_answered_requests() {
         let requests = [request(0.0, 0.1, Ok("1")), request(0.0, 30.0, Err("no answer"))];
         let found = total(&requests);
         assert_eq!((found.requests, found.failed), (2, 1));
@@ -150,7 +150,7 @@ mod tests {
     #[rstest]
     #[case::before_and_after("1", &[5.5])]
     #[case::of_the_other("2", &[6.0])]
-    fn answers_after_a_moment(#[case] version: &str, #[case] expected: &[f64]) {
+    fn answered_since_filters_by_time_and_version(#[case] version: &str, #[case] expected: &[f64]) {
         let requests = [(4.5, "1"), (5.5, "1"), (6.0, "2")].map(|(sent, by)| request(sent, 0.1, Ok(by)));
         let found = answered_since(&requests, Duration::from_secs(5), version).map(|of| of.sent.as_secs_f64());
         assert_eq!(found.collect::<Vec<_>>(), expected);

@@ -75,7 +75,7 @@ fn job(name: &str, labels: Value, suspend: bool) -> Value {
     template["spec"]["schedulingGates"] = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
     json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": labels},
-        "spec": {"suspend": suspend, "managedBy": "test.sluice.dev/nobody", "template": template},
+        "spec": {"suspend": suspend, "managedBy": "test.sluice.dev/none", "template": template},
     })
 }
 

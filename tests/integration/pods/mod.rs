@@ -46,7 +46,7 @@ struct Case {
     spec: Value,
     /// Objects that must exist before the cluster.
     #[serde(default)]
-    beside: Vec<Value>,
+    prerequisites: Vec<Value>,
 }
 
 impl Case {
@@ -129,7 +129,7 @@ impl Stage {
         let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         env.apply(&made.to_string()).await.expect("a namespace");
         for case in &corpus {
-            for object in &case.beside {
+            for object in &case.prerequisites {
                 let mut object = object.clone();
                 object["metadata"]["namespace"] = json!(NAMESPACE);
                 env.apply(&object.to_string()).await.expect("a prerequisite");

@@ -58,10 +58,10 @@ pub(super) async fn a_worker_that_ray_asks_for_waits_for_quota_and_serves(stage:
     assert_eq!(group.replicas, Some(2));
 
     // which waits for quota, and explain reports it, while the first one answers everything;
-    let said = explained(env, &format!("pod/{worker}")).await;
-    let slices = said["slices"].as_array().expect("slices");
-    let waiting = slices.iter().find(|slice| slice["state"] == "pending").unwrap_or_else(|| panic!("{said}"));
-    assert_eq!(waiting["pending"]["shortfalls"][0]["resource"], "cpu", "{said}");
+    let explanation = explained(env, &format!("pod/{worker}")).await;
+    let slices = explanation["slices"].as_array().expect("slices");
+    let waiting = slices.iter().find(|slice| slice["state"] == "pending").unwrap_or_else(|| panic!("{explanation}"));
+    assert_eq!(waiting["pending"]["shortfalls"][0]["resource"], "cpu", "{explanation}");
     load.next(SOME).await;
 
     // and once the quota is raised, it answers too.

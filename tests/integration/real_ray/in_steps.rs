@@ -163,10 +163,11 @@ pub(super) async fn an_upgrade_that_fails_to_start_goes_back_by_itself(stage: &S
 
     // when it is upgraded to a version that does not start, then the upgrade fails with the reason,
     stage.apply(&service_in_steps("rotten")).await;
-    let why = within(START, "the upgrade is given up", async || {
+    let why = within(START, "the upgrade fails", async || {
         let status = env.service().await.status.unwrap_or_default();
-        let held = condition::get(&status.conditions, "sluice.dev/UpgradeBlocked").filter(|held| held.status == "True");
-        held.map(|held| format!("{}: {}", held.reason, held.message)).ok_or_else(String::new)
+        let blocked =
+            condition::get(&status.conditions, "sluice.dev/UpgradeBlocked").filter(|found| found.status == "True");
+        blocked.map(|found| format!("{}: {}", found.reason, found.message)).ok_or_else(String::new)
     })
     .await;
     assert!(why.starts_with("UpgradeFailed") && why.contains("the mangos are rotten"), "{why}");

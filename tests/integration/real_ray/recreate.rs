@@ -58,7 +58,7 @@ pub(super) async fn all_old_pods_are_gone_before_the_first_new_one(stage: &Stage
     // then no new pod existed at the same time as an old one.
     let (most, left) = overlap(&stage.history().await, &old);
     println!(
-        "Recreate: {} old pods, {} new ones, {most} at most at once, {left} old beside a new one",
+        "Recreate: {} old pods, {} new ones, {most} at most simultaneously, {left} old next to a new one",
         old.len(),
         new.len()
     );

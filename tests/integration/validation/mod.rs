@@ -36,10 +36,10 @@ async fn creation(env: &TestEnv, kind: &str, change: &Value) -> Result<(), Strin
 fn verdict(what: &str, outcome: &Result<(), String>, refusal: &[&str]) -> Option<String> {
     match outcome {
         Ok(()) if refusal.is_empty() => None,
-        Ok(()) => Some(format!("{what}: taken, not refused with {refusal:?}")),
-        Err(message) if refusal.is_empty() => Some(format!("{what}: refused: {message}")),
+        Ok(()) => Some(format!("{what}: accepted, not rejected with {refusal:?}")),
+        Err(message) if refusal.is_empty() => Some(format!("{what}: rejected: {message}")),
         Err(message) if refusal.iter().all(|words| message.contains(words)) => None,
-        Err(message) => Some(format!("{what}: refused without {refusal:?}: {message}")),
+        Err(message) => Some(format!("{what}: rejected without {refusal:?}: {message}")),
     }
 }
 
@@ -74,7 +74,7 @@ async fn objects_invalid_in_kueue_are_rejected_with_field_and_rule() {
 async fn change_all(env: &TestEnv, problems: &mut Vec<String>) {
     for kind in ["ClusterQueue", "ResourceFlavor", "LocalQueue", "Workload"] {
         let object: DynamicObject = serde_json::from_value(usual(kind)).expect("an object");
-        api(env, kind).create(&PostParams::default(), &object).await.expect("the usual object");
+        api(env, kind).create(&PostParams::default(), &object).await.expect("the default object");
     }
     judge(env, changes::anew(), problems).await;
 

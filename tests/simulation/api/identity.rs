@@ -2,21 +2,21 @@
 
 use serde_json::{Value, json};
 
-use super::fields;
-use super::kinds::Kind;
-use super::refusal::{Flaw, Refusal};
-use crate::chance::Chance;
+use super::kinds::ResourceKind;
+use super::object_meta;
+use super::status_error::{FieldError, StatusError};
+use crate::rng::SeededRandom;
 
 /// Alphabet of generated name suffixes, as in Kubernetes: without vowels, so that no words result.
-const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Maximum length of a generated name.
-const LONGEST_NAME: usize = 63;
+const MAX_GENERATED_NAME: usize = 63;
 /// Length of the random suffix of a generated name.
-const SUFFIX: usize = 5;
+const SUFFIX_LENGTH: usize = 5;
 
 /// Returns the `n`th uid, the same in every run. Uids ascend with `n`, or are in the random order
 /// that `order` gives.
-pub fn uid(n: u64, order: Option<&Chance>) -> String {
+pub fn uid(n: u64, order: Option<&SeededRandom>) -> String {
     let rank = order.map_or(0, |order| order.nth(n).rng().u32(..));
     format!("{rank:08x}-0000-4000-8000-{n:012x}")
 }
@@ -25,39 +25,39 @@ pub fn uid(n: u64, order: Option<&Chance>) -> String {
 ///
 /// # Errors
 /// Returns an error if neither is set.
-pub fn settle_name(kind: &Kind, object: &mut Value, n: u64) -> Result<String, Refusal> {
-    let name = fields::name(object);
+pub fn resolve_name(kind: &ResourceKind, object: &mut Value, n: u64) -> Result<String, StatusError> {
+    let name = object_meta::name(object);
     if !name.is_empty() {
         return Ok(name.to_owned());
     }
-    let base = fields::text(object, "generateName");
+    let base = object_meta::metadata_text(object, "generateName");
     if base.is_empty() {
-        let mut errors = vec![Flaw::required("metadata.name", "name or generateName is required")];
-        errors.extend(kind.has_rules.then(Flaw::unchecked_rules));
-        return Err(Refusal::invalid(kind, "", &errors));
+        let mut errors = vec![FieldError::required("metadata.name", "name or generateName is required")];
+        errors.extend(kind.has_cel_rules.then(FieldError::rules_not_checked));
+        return Err(StatusError::invalid(kind, "", &errors));
     }
-    let base: String = base.chars().take(LONGEST_NAME - SUFFIX).collect();
-    let name = format!("{base}{}", suffix(n));
-    fields::set_metadata(object, "name", name.clone());
+    let base: String = base.chars().take(MAX_GENERATED_NAME - SUFFIX_LENGTH).collect();
+    let name = format!("{base}{}", random_suffix(n));
+    object_meta::set_metadata(object, "name", name.clone());
     Ok(name)
 }
 
 /// Returns a suffix that looks random and is deterministic for each `n`.
-fn suffix(n: u64) -> String {
+fn random_suffix(n: u64) -> String {
     let mut rest = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
     let mut letter = || {
         let index = usize::try_from(rest % 27).unwrap_or_default();
         rest /= 27;
-        char::from(LETTERS[index])
+        char::from(NAME_ALPHABET[index])
     };
-    (0..SUFFIX).map(|_| letter()).collect()
+    (0..SUFFIX_LENGTH).map(|_| letter()).collect()
 }
 
 /// Checks that an object has the kind and the namespace of the request path.
 ///
 /// # Errors
 /// Returns an error if either differs.
-pub fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), Refusal> {
+pub fn check_kind_and_namespace(kind: &ResourceKind, namespace: &str, object: &Value) -> Result<(), StatusError> {
     let expected = [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())];
     for (field, expected) in expected {
         let given = object.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -66,16 +66,16 @@ pub fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), R
         }
         if !kind.is_custom() || given.is_empty() {
             let message = format!("the object provided is unrecognized (must be of type {}): {given}", kind.kind);
-            return Err(Refusal::bad_request(message));
+            return Err(StatusError::bad_request(message));
         }
-        let error = Flaw::invalid(field, &json!(given), &format!("must be {expected}"));
+        let error = FieldError::invalid(field, &json!(given), &format!("must be {expected}"));
         let given_kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
-        return Err(Refusal::invalid_as(given_kind, &kind.group, fields::name(object), &[error]));
+        return Err(StatusError::invalid_as(given_kind, &kind.group, object_meta::name(object), &[error]));
     }
-    let given_namespace = fields::namespace(object);
+    let given_namespace = object_meta::namespace(object);
     if !given_namespace.is_empty() && given_namespace != namespace {
         let message = "the namespace of the provided object does not match the namespace sent on the request";
-        return Err(Refusal::bad_request(message));
+        return Err(StatusError::bad_request(message));
     }
     Ok(())
 }
@@ -84,23 +84,23 @@ pub fn check_place(kind: &Kind, namespace: &str, object: &Value) -> Result<(), R
 ///
 /// # Errors
 /// Returns a conflict if it has another uid.
-pub fn check_replaced(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
-    let (given, uid) = (fields::text(new, "uid"), fields::text(old, "uid"));
+pub fn check_uid(kind: &ResourceKind, name: &str, old: &Value, new: &Value) -> Result<(), StatusError> {
+    let (given, uid) = (object_meta::metadata_text(new, "uid"), object_meta::metadata_text(old, "uid"));
     if given.is_empty() || given == uid {
         return Ok(());
     }
     let group = if kind.group.is_empty() { String::new() } else { format!("{}/", kind.group) };
-    let key = super::key_of(old);
+    let key = super::store_key(old);
     let why = format!(
         "StorageError: invalid object, Code: 4, Key: /registry/{group}{}/{key}, ResourceVersion: 0, AdditionalErrorMsg: \
          Precondition failed: UID in precondition: {given}, UID in object meta: {uid}",
         kind.plural,
     );
-    Err(Refusal::conflict(kind, name, &why))
+    Err(StatusError::conflict(kind, name, &why))
 }
 
 /// Returns true if an update of this kind requires a `resourceVersion`.
-fn needs_version(kind: &Kind) -> bool {
+fn requires_resource_version(kind: &ResourceKind) -> bool {
     kind.is_custom() || ["Lease", "RuntimeClass"].contains(&kind.kind.as_str())
 }
 
@@ -108,19 +108,21 @@ fn needs_version(kind: &Kind) -> bool {
 ///
 /// # Errors
 /// Returns an error if the name differs, the version is outdated, or a required version is missing.
-pub fn check(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
-    let given = fields::name(new);
+pub fn check_name_and_version(kind: &ResourceKind, name: &str, old: &Value, new: &Value) -> Result<(), StatusError> {
+    let given = object_meta::name(new);
     if given != name {
         let message = format!("the name of the object ({given}) does not match the name on the URL ({name})");
-        return Err(Refusal::bad_request(message));
+        return Err(StatusError::bad_request(message));
     }
-    match fields::text(new, "resourceVersion") {
-        "" | "0" if needs_version(kind) => {
-            let error = Flaw::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-            Err(Refusal::invalid_as(&kind.plural, &kind.group, name, &[error]))
+    match object_meta::metadata_text(new, "resourceVersion") {
+        "" | "0" if requires_resource_version(kind) => {
+            let error = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+            Err(StatusError::invalid_as(&kind.plural, &kind.group, name, &[error]))
         }
         "" | "0" => Ok(()),
-        version if version != fields::text(old, "resourceVersion") => Err(Refusal::stale(kind, name)),
+        version if version != object_meta::metadata_text(old, "resourceVersion") => {
+            Err(StatusError::outdated_version(kind, name))
+        }
         _ => Ok(()),
     }
 }
@@ -133,8 +135,8 @@ mod tests {
 
     #[test]
     fn uids_ascend_unless_their_order_is_random() {
-        let chance = Chance::new(1);
-        let uids = |order: Option<&Chance>| (0..100).map(|n| uid(n, order)).collect::<Vec<_>>();
+        let chance = SeededRandom::new(1);
+        let uids = |order: Option<&SeededRandom>| (0..100).map(|n| uid(n, order)).collect::<Vec<_>>();
 
         let (ascending, shuffled) = (uids(None), uids(Some(&chance)));
 

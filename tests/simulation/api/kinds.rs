@@ -9,7 +9,7 @@ use super::schema::Schema;
 
 /// Kind and its API properties.
 #[derive(Debug)]
-pub struct Kind {
+pub struct ResourceKind {
     /// Index in the registry, from 0.
     pub index: usize,
     /// API group; empty for the core group.
@@ -25,14 +25,14 @@ pub struct Kind {
     /// Set if the kind has a status subresource.
     pub has_status: bool,
     /// Set if a change of the spec increments `metadata.generation`.
-    pub counts_generations: bool,
+    pub tracks_generation: bool,
     /// Set if its CRD has CEL validation rules.
-    pub has_rules: bool,
+    pub has_cel_rules: bool,
     /// Schema of its CRD; `None` for built-in kinds.
     pub schema: Option<Schema>,
 }
 
-impl Kind {
+impl ResourceKind {
     /// Returns true if the kind is defined by a CRD.
     pub fn is_custom(&self) -> bool {
         self.schema.is_some()
@@ -90,64 +90,65 @@ const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 23] = [
     ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", false, false, true),
 ];
 
-static ALL: LazyLock<Vec<Kind>> = LazyLock::new(|| {
-    let built_in = BUILT_IN.iter().map(|&(group, version, kind, plural, namespaced, has_status, generations)| Kind {
-        index: 0,
-        group: group.to_owned(),
-        version: version.to_owned(),
-        kind: kind.to_owned(),
-        plural: plural.to_owned(),
-        namespaced,
-        has_status,
-        counts_generations: generations,
-        has_rules: false,
-        schema: None,
-    });
+static ALL_KINDS: LazyLock<Vec<ResourceKind>> = LazyLock::new(|| {
+    let built_in =
+        BUILT_IN.iter().map(|&(group, version, kind, plural, namespaced, has_status, generations)| ResourceKind {
+            index: 0,
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+            namespaced,
+            has_status,
+            tracks_generation: generations,
+            has_cel_rules: false,
+            schema: None,
+        });
     let custom = crds::all().into_iter().flat_map(|definition| {
         let spec = definition.spec;
         let served: Vec<_> = spec.versions.into_iter().filter(|version| version.storage).collect();
-        served.into_iter().map(move |version| Kind {
+        served.into_iter().map(move |version| ResourceKind {
             index: 0,
             group: spec.group.clone(),
             has_status: version.subresources.as_ref().is_some_and(|subresources| subresources.status.is_some()),
-            has_rules: text_of(version.schema.as_ref()).contains("x-kubernetes-validations"),
-            schema: Some(schema_of(version.schema.as_ref())),
+            has_cel_rules: validation_json(version.schema.as_ref()).contains("x-kubernetes-validations"),
+            schema: Some(parse_schema(version.schema.as_ref())),
             version: version.name,
             kind: spec.names.kind.clone(),
             plural: spec.names.plural.clone(),
             namespaced: spec.scope == "Namespaced",
-            counts_generations: true,
+            tracks_generation: true,
         })
     });
-    built_in.chain(custom).enumerate().map(|(index, kind)| Kind { index, ..kind }).collect()
+    built_in.chain(custom).enumerate().map(|(index, kind)| ResourceKind { index, ..kind }).collect()
 });
 
 /// Parses the schema of a CRD version.
-fn schema_of(validation: Option<&impl Serialize>) -> Schema {
+fn parse_schema(validation: Option<&impl Serialize>) -> Schema {
     let validation = serde_json::to_value(validation).expect("a CRD is JSON");
-    Schema::of(&validation["openAPIV3Schema"])
+    Schema::parse(&validation["openAPIV3Schema"])
 }
 
-fn text_of(validation: Option<&impl Serialize>) -> String {
+fn validation_json(validation: Option<&impl Serialize>) -> String {
     serde_json::to_string(&validation).expect("a CRD is JSON")
 }
 
 /// Returns all kinds by index.
-pub fn all() -> &'static [Kind] {
-    &ALL
+pub fn all() -> &'static [ResourceKind] {
+    &ALL_KINDS
 }
 
 /// Returns the kind with a name, which callers hard-code.
 ///
 /// # Panics
 /// Panics if there is no such kind.
-pub fn named(kind: &str) -> &'static Kind {
-    ALL.iter().find(|known| known.kind == kind).unwrap_or_else(|| panic!("the API server has no kind {kind}"))
+pub fn by_name(kind: &str) -> &'static ResourceKind {
+    ALL_KINDS.iter().find(|known| known.kind == kind).unwrap_or_else(|| panic!("the API server has no kind {kind}"))
 }
 
 /// Returns the kind served at a path; `None` if there is none.
-pub fn served(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
-    ALL.iter().find(|kind| kind.plural == plural && kind.group == group && kind.version == version)
+pub fn by_path(group: &str, version: &str, plural: &str) -> Option<&'static ResourceKind> {
+    ALL_KINDS.iter().find(|kind| kind.plural == plural && kind.group == group && kind.version == version)
 }
 
 #[cfg(test)]
@@ -156,18 +157,18 @@ mod tests {
 
     #[test]
     fn custom_kinds_have_scope_and_subresources_of_their_crds() {
-        let cluster = named("RayCluster");
+        let cluster = by_name("RayCluster");
         assert_eq!((cluster.api_version().as_str(), cluster.plural.as_str()), ("ray.io/v1", "rayclusters"));
         assert!(cluster.namespaced && cluster.has_status);
-        let flavor = named("ResourceFlavor");
+        let flavor = by_name("ResourceFlavor");
         assert!(!flavor.namespaced && !flavor.has_status);
         assert_eq!(cluster.resource(), "rayclusters.ray.io");
-        assert_eq!(named("Pod").resource(), "pods");
+        assert_eq!(by_name("Pod").resource(), "pods");
     }
 
     #[test]
     fn kind_is_found_by_group_version_and_plural() {
-        assert_eq!(served("", "v1", "pods").map(|kind| kind.kind.as_str()), Some("Pod"));
-        assert!(served("ray.io", "v2", "rayclusters").is_none());
+        assert_eq!(by_path("", "v1", "pods").map(|kind| kind.kind.as_str()), Some("Pod"));
+        assert!(by_path("ray.io", "v2", "rayclusters").is_none());
     }
 }

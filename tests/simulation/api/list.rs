@@ -6,25 +6,25 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::kinds::Kind;
-use super::refusal::Refusal;
+use super::kinds::ResourceKind;
 use super::selector::Selector;
+use super::status_error::StatusError;
 use super::store::Store;
 
 /// Requested page of a list.
 #[derive(Debug, Clone, Copy)]
-pub struct Piece<'a> {
+pub struct ListPage<'a> {
     /// Maximum number of objects; 0 means no limit.
     pub limit: usize,
     /// Exact version to list; `None` lists the current state.
-    pub at: Option<u64>,
+    pub version: Option<u64>,
     /// Continue token of the previous page; empty for the first page.
-    pub token: &'a str,
+    pub continue_token: &'a str,
 }
 
-impl Piece<'_> {
+impl ListPage<'_> {
     /// The whole list in its current state.
-    pub const ALL: Self = Self { limit: 0, at: None, token: "" };
+    pub const ALL: Self = Self { limit: 0, version: None, continue_token: "" };
 }
 
 /// Returns a list of the selected objects of a kind, encoded as JSON.
@@ -33,24 +33,24 @@ impl Piece<'_> {
 /// Returns an error if the token is malformed (400) or the version has been compacted (410).
 pub fn list(
     store: &Store,
-    kind: &Kind,
+    kind: &ResourceKind,
     namespace: &str,
     selector: &Selector,
-    piece: Piece<'_>,
-) -> Result<Vec<u8>, Refusal> {
-    let (version, from) = match (piece.token, piece.at) {
+    piece: ListPage<'_>,
+) -> Result<Vec<u8>, StatusError> {
+    let (version, from) = match (piece.continue_token, piece.version) {
         ("", Some(version)) if version < store.compacted() => {
             let message = format!("The provided resource version {version} is too old");
-            return Err(Refusal::expired(message));
+            return Err(StatusError::expired(message));
         }
         ("", version) => (version.unwrap_or(store.version()), ""),
-        (token, _) => start(store, token)?,
+        (token, _) => parse_continue_token(store, token)?,
     };
-    let past = objects_at(store, kind, version);
+    let past = changed_since(store, kind, version);
     let mut bodies = Vec::new();
     let mut next = None;
     let mut left = 0;
-    for (key, body) in merged(store, kind, namespace, from, &past, selector) {
+    for (key, body) in objects_as_of(store, kind, namespace, from, &past, selector) {
         if piece.limit == 0 || bodies.len() < piece.limit {
             bodies.push(body);
         } else {
@@ -66,13 +66,13 @@ pub fn list(
         metadata["continue"] = format!("{version}:{next}").into();
         metadata["remainingItemCount"] = left.into();
     }
-    Ok(assembled(kind, &metadata, &bodies))
+    Ok(encode_list(kind, &metadata, &bodies))
 }
 
 /// Parses a continue token into its version and start key.
-fn start<'a>(store: &Store, token: &'a str) -> Result<(u64, &'a str), Refusal> {
+fn parse_continue_token<'a>(store: &Store, token: &'a str) -> Result<(u64, &'a str), StatusError> {
     let parts = token.split_once(':').and_then(|(version, key)| Some((version.parse::<i64>().ok()?, key)));
-    let (version, key) = parts.ok_or_else(|| Refusal::bad_request("continue key is not valid: unknown format"))?;
+    let (version, key) = parts.ok_or_else(|| StatusError::bad_request("continue key is not valid: unknown format"))?;
     // A token with version -1 continues with the current state.
     let version = u64::try_from(version).unwrap_or(store.version());
     if version >= store.compacted() {
@@ -82,24 +82,24 @@ fn start<'a>(store: &Store, token: &'a str) -> Result<(u64, &'a str), Refusal> {
         list without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
         results. Continuing with the provided token results in an inconsistent list - objects that were created, \
         modified, or deleted between the time the first chunk was returned and now may show up in the list.";
-    Err(Refusal { continued: Some(format!("-1:{key}")), ..Refusal::expired(message) })
+    Err(StatusError { continue_token: Some(format!("-1:{key}")), ..StatusError::expired(message) })
 }
 
 /// Returns the objects that have changed since `version` as they were then, by key; `None` if the
 /// object did not exist yet.
-fn objects_at(store: &Store, kind: &Kind, version: u64) -> BTreeMap<String, Option<Value>> {
+fn changed_since(store: &Store, kind: &ResourceKind, version: u64) -> BTreeMap<String, Option<Value>> {
     let mut past = BTreeMap::new();
     for change in store.changes_of(kind, store.changes_up_to(kind, version)) {
         let before = || change.before.as_ref().map(|before| Value::clone(before));
-        past.entry(super::key_of(&change.object)).or_insert_with(before);
+        past.entry(super::store_key(&change.object)).or_insert_with(before);
     }
     past
 }
 
 /// Returns the selected objects, with changed ones as they were (`past`), ordered by key.
-fn merged<'a>(
+fn objects_as_of<'a>(
     store: &'a Store,
-    kind: &Kind,
+    kind: &ResourceKind,
     namespace: &str,
     from: &str,
     past: &'a BTreeMap<String, Option<Value>>,
@@ -120,7 +120,7 @@ fn merged<'a>(
     all
 }
 
-fn assembled(kind: &Kind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
+fn encode_list(kind: &ResourceKind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
     let size: usize = bodies.iter().map(|body| body.len() + 1).sum();
     let mut text = Vec::with_capacity(size + 160);
     let head = format!(
@@ -135,7 +135,7 @@ fn assembled(kind: &Kind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
         if index > 0 {
             text.push(b',');
         }
-        let (start, rest) = as_item(kind, &head_of_item, body);
+        let (start, rest) = encode_item(kind, &head_of_item, body);
         text.extend_from_slice(start);
         text.extend_from_slice(&rest);
     }
@@ -145,7 +145,7 @@ fn assembled(kind: &Kind, metadata: &Value, bodies: &[Bytes]) -> Vec<u8> {
 
 /// Encodes an object as a list item. Items of built-in kinds have no `apiVersion` and `kind`.
 /// Returns a prefix and the rest, to avoid a copy.
-fn as_item<'a>(kind: &Kind, head: &str, body: &'a [u8]) -> (&'static [u8], Cow<'a, [u8]>) {
+fn encode_item<'a>(kind: &ResourceKind, head: &str, body: &'a [u8]) -> (&'static [u8], Cow<'a, [u8]>) {
     if kind.is_custom() {
         return (b"", Cow::Borrowed(body));
     }
@@ -153,7 +153,7 @@ fn as_item<'a>(kind: &Kind, head: &str, body: &'a [u8]) -> (&'static [u8], Cow<'
         return (b"{", Cow::Borrowed(rest));
     }
     let mut object: Value = serde_json::from_slice(body).unwrap_or_default();
-    let fields = super::fields::map(&mut object);
+    let fields = super::object_meta::as_map_mut(&mut object);
     fields.remove("apiVersion");
     fields.remove("kind");
     (b"", Cow::Owned(object.to_string().into_bytes()))

@@ -2,18 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-use super::fields;
-use super::kinds::Kind;
-use super::refusal::Flaw;
+use super::kinds::ResourceKind;
+use super::object_meta;
+use super::status_error::FieldError;
 
 /// Maximum total size of the annotations of an object, in bytes.
-const LONGEST_ANNOTATIONS: usize = 256 * 1024;
+const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
 /// Standard finalizers, which need no domain prefix.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 /// Metadata fields that only the API server writes.
-const KEPT: [&str; 8] = [
+const READ_ONLY_FIELDS: [&str; 8] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
@@ -25,18 +25,20 @@ const KEPT: [&str; 8] = [
 ];
 
 /// Removes read-only and empty metadata fields from a new object.
-pub fn tidy_new(object: &mut Value) {
-    let metadata = fields::metadata_mut(object);
-    metadata.retain(|field, _| field == "generateName" || field == "namespace" || !KEPT.contains(&field.as_str()));
-    tidy(metadata);
+pub fn prepare_for_create(object: &mut Value) {
+    let metadata = object_meta::metadata_mut(object);
+    metadata.retain(|field, _| {
+        field == "generateName" || field == "namespace" || !READ_ONLY_FIELDS.contains(&field.as_str())
+    });
+    remove_unknown_and_empty(metadata);
 }
 
 /// Restores read-only metadata fields of an updated object and removes empty ones.
-pub fn tidy_changed(old: &Value, object: &mut Value) {
-    let metadata = fields::metadata_mut(object);
-    tidy(metadata);
-    for field in KEPT {
-        match fields::metadata(old).and_then(|metadata| metadata.get(field)) {
+pub fn prepare_for_update(old: &Value, object: &mut Value) {
+    let metadata = object_meta::metadata_mut(object);
+    remove_unknown_and_empty(metadata);
+    for field in READ_ONLY_FIELDS {
+        match object_meta::metadata(old).and_then(|metadata| metadata.get(field)) {
             // A given uid is validated later.
             Some(_) if field == "uid" && metadata.contains_key(field) => None,
             Some(value) => metadata.insert(field.to_owned(), value.clone()),
@@ -47,87 +49,91 @@ pub fn tidy_changed(old: &Value, object: &mut Value) {
 }
 
 /// Removes unknown and empty fields, as decoding into ObjectMeta does.
-fn tidy(metadata: &mut Map<String, Value>) {
+fn remove_unknown_and_empty(metadata: &mut Map<String, Value>) {
     metadata.retain(|field, value| match field.as_str() {
         "labels" | "annotations" => value.as_object().is_none_or(|map| !map.is_empty()) && !value.is_null(),
         "finalizers" | "ownerReferences" => value.as_array().is_none_or(|list| !list.is_empty()) && !value.is_null(),
         "name" => true,
-        other => KEPT.contains(&other) && !value.is_null(),
+        other => READ_ONLY_FIELDS.contains(&other) && !value.is_null(),
     });
 }
 
 /// Validates the metadata of an object; `before` is the stored object, `None` on create.
-pub fn flaws(kind: &Kind, object: &Value, before: Option<&Value>) -> Vec<Flaw> {
-    let mut errors: Vec<Flaw> = before.map_or_else(Vec::new, |before| change_flaws(before, object));
-    if let Err(why) = check_name(kind, fields::name(object)) {
-        errors.push(Flaw::invalid("metadata.name", &json!(fields::name(object)), why));
+pub fn validate(kind: &ResourceKind, object: &Value, before: Option<&Value>) -> Vec<FieldError> {
+    let mut errors: Vec<FieldError> = before.map_or_else(Vec::new, |before| validate_update(before, object));
+    if let Err(why) = check_name(kind, object_meta::name(object)) {
+        errors.push(FieldError::invalid("metadata.name", &json!(object_meta::name(object)), why));
     }
-    let Some(metadata) = fields::metadata(object) else { return errors };
+    let Some(metadata) = object_meta::metadata(object) else { return errors };
     let entries = |field: &str| metadata.get(field).and_then(Value::as_object).into_iter().flatten();
     for (key, value) in entries("labels") {
         if let Err(why) = check_qualified(key) {
-            errors.push(Flaw::invalid("metadata.labels", &json!(key), why));
+            errors.push(FieldError::invalid("metadata.labels", &json!(key), why));
         }
         if let Err(why) = check_label_value(value.as_str()) {
-            errors.push(Flaw::invalid("metadata.labels", value, why));
+            errors.push(FieldError::invalid("metadata.labels", value, why));
         }
     }
     let mut size = 0;
     for (key, value) in entries("annotations") {
         size += key.len() + value.as_str().map_or(0, str::len);
         if let Err(why) = check_qualified(&key.to_lowercase()) {
-            errors.push(Flaw::invalid("metadata.annotations", &json!(key), why));
+            errors.push(FieldError::invalid("metadata.annotations", &json!(key), why));
         }
     }
-    if size > LONGEST_ANNOTATIONS {
-        let text = format!("Too long: may not be more than {LONGEST_ANNOTATIONS} bytes");
-        errors.push(Flaw { field: "metadata.annotations".into(), cause: "FieldValueTooLong", text });
+    if size > MAX_ANNOTATION_BYTES {
+        let text = format!("Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes");
+        errors.push(FieldError {
+            field: "metadata.annotations".into(),
+            cause_type: "FieldValueTooLong",
+            message: text,
+        });
     }
-    errors.extend(owner_flaws(metadata));
-    errors.extend(finalizer_flaws(kind, object));
+    errors.extend(validate_owner_references(metadata));
+    errors.extend(validate_finalizers(kind, object));
     errors
 }
 
 /// Validates changes of immutable metadata fields.
-fn change_flaws(before: &Value, object: &Value) -> Vec<Flaw> {
+fn validate_update(before: &Value, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    if fields::is_deleting(before) {
-        let held = fields::finalizers(before);
-        let added: Vec<String> = fields::finalizers(object)
+    if object_meta::is_terminating(before) {
+        let held = object_meta::finalizers(before);
+        let added: Vec<String> = object_meta::finalizers(object)
             .into_iter()
             .filter(|finalizer| !held.contains(finalizer))
             .map(|finalizer| json!(finalizer).to_string())
             .collect();
         if !added.is_empty() {
             let why = "no new finalizers can be added if the object is being deleted, found new finalizers []string";
-            errors.push(Flaw::forbidden("metadata.finalizers", &format!("{why}{{{}}}", added.join(", "))));
+            errors.push(FieldError::forbidden("metadata.finalizers", &format!("{why}{{{}}}", added.join(", "))));
         }
     }
     for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        let value_in = |object: &Value| fields::metadata(object).and_then(|metadata| metadata.get(field).cloned());
+        let value_in = |object: &Value| object_meta::metadata(object).and_then(|metadata| metadata.get(field).cloned());
         if let Some(value) = value_in(object)
             && Some(&value) != value_in(before).as_ref()
         {
-            errors.push(Flaw::invalid(format!("metadata.{field}"), &value, "field is immutable"));
+            errors.push(FieldError::invalid(format!("metadata.{field}"), &value, "field is immutable"));
         }
     }
     errors
 }
 
-fn finalizer_flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
-    let finalizers = fields::finalizers(object);
+fn validate_finalizers(kind: &ResourceKind, object: &Value) -> Vec<FieldError> {
+    let finalizers = object_meta::finalizers(object);
     let malformed = finalizers.iter().filter_map(|finalizer| {
-        Some(Flaw::invalid("metadata.finalizers", &json!(finalizer), check_qualified(finalizer).err()?))
+        Some(FieldError::invalid("metadata.finalizers", &json!(finalizer), check_qualified(finalizer).err()?))
     });
     let without_domain = finalizers.iter().enumerate().filter_map(|(index, finalizer)| {
         let is_valid = kind.is_custom() || finalizer.contains('/') || STANDARD_FINALIZERS.contains(finalizer);
         let why = "name is neither a standard finalizer name nor is it fully qualified";
-        (!is_valid).then(|| Flaw::invalid(format!("metadata.finalizers[{index}]"), &json!(finalizer), why))
+        (!is_valid).then(|| FieldError::invalid(format!("metadata.finalizers[{index}]"), &json!(finalizer), why))
     });
     malformed.chain(without_domain).collect()
 }
 
-fn owner_flaws(metadata: &Map<String, Value>) -> Vec<Flaw> {
+fn validate_owner_references(metadata: &Map<String, Value>) -> Vec<FieldError> {
     let owners = metadata.get("ownerReferences").and_then(Value::as_array);
     let owners: Vec<&Value> = owners.into_iter().flatten().collect();
     let mut errors = Vec::new();
@@ -135,7 +141,7 @@ fn owner_flaws(metadata: &Map<String, Value>) -> Vec<Flaw> {
         let lacks = |field: &&str| owner.get(*field).and_then(Value::as_str).unwrap_or_default().is_empty();
         for field in ["apiVersion", "kind", "name", "uid"].into_iter().filter(lacks) {
             let why = if field == "apiVersion" { "version must not be empty" } else { "must not be empty" };
-            errors.push(Flaw::invalid(format!("metadata.ownerReferences.{field}"), &json!(""), why));
+            errors.push(FieldError::invalid(format!("metadata.ownerReferences.{field}"), &json!(""), why));
         }
     }
     let controllers: Vec<String> = owners
@@ -147,34 +153,34 @@ fn owner_flaws(metadata: &Map<String, Value>) -> Vec<Flaw> {
         let why = format!(
             "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
         );
-        errors.push(Flaw::invalid("metadata.ownerReferences", &json!(owners), &why));
+        errors.push(FieldError::invalid("metadata.ownerReferences", &json!(owners), &why));
     }
     errors
 }
 
-const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
+const INVALID_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
     must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
+const INVALID_DNS_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
     end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-const LABEL_KEY: &str = "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with \
+const INVALID_LABEL_KEY: &str = "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with \
     an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
     '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')";
-const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
+const INVALID_LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
     must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
     validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-const NAME_PART: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+const INVALID_NAME_PART: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
     alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
     '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
-fn check_name(kind: &Kind, name: &str) -> Result<(), &'static str> {
+fn check_name(kind: &ResourceKind, name: &str) -> Result<(), &'static str> {
     match kind.kind.as_str() {
         "Service" | "Namespace" if name.len() > 63 => Err("must be no more than 63 characters"),
-        "Service" | "Namespace" if !is_dns_label(name) => Err(LABEL),
+        "Service" | "Namespace" if !is_dns_label(name) => Err(INVALID_DNS_LABEL),
         "Service" | "Namespace" => Ok(()),
         _ if name.len() > 253 => Err("must be no more than 253 characters"),
-        _ if !is_subdomain(name) => Err(SUBDOMAIN),
+        _ if !is_subdomain(name) => Err(INVALID_SUBDOMAIN),
         _ => Ok(()),
     }
 }
@@ -182,18 +188,18 @@ fn check_name(kind: &Kind, name: &str) -> Result<(), &'static str> {
 /// Validates a key of labels, annotations or finalizers: `name` or `domain/name`.
 fn check_qualified(key: &str) -> Result<(), &'static str> {
     if key.matches('/').count() > 1 {
-        return Err(LABEL_KEY);
+        return Err(INVALID_LABEL_KEY);
     }
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     match prefix {
         Some("") => return Err("prefix part must be non-empty"),
-        Some(prefix) if prefix.len() > 253 || !is_subdomain(prefix) => return Err(SUBDOMAIN),
+        Some(prefix) if prefix.len() > 253 || !is_subdomain(prefix) => return Err(INVALID_SUBDOMAIN),
         _ => {}
     }
     match name {
         "" => Err("name part must be non-empty"),
         name if name.len() > 63 => Err("name part must be no more than 63 bytes"),
-        name if !is_word(name) => Err(NAME_PART),
+        name if !is_qualified_name_part(name) => Err(INVALID_NAME_PART),
         _ => Ok(()),
     }
 }
@@ -202,7 +208,7 @@ fn check_label_value(value: Option<&str>) -> Result<(), &'static str> {
     match value {
         None => Err("must be a string"),
         Some(value) if value.len() > 63 => Err("must be no more than 63 bytes"),
-        Some(value) if !value.is_empty() && !is_word(value) => Err(LABEL_VALUE),
+        Some(value) if !value.is_empty() && !is_qualified_name_part(value) => Err(INVALID_LABEL_VALUE),
         Some(_) => Ok(()),
     }
 }
@@ -213,16 +219,16 @@ fn is_subdomain(text: &str) -> bool {
 
 fn is_dns_label(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    is_bounded(text, allowed) && text.bytes().all(|byte| allowed(byte) || byte == b'-')
+    has_allowed_ends(text, allowed) && text.bytes().all(|byte| allowed(byte) || byte == b'-')
 }
 
-fn is_word(text: &str) -> bool {
+fn is_qualified_name_part(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric();
-    is_bounded(text, allowed) && text.bytes().all(|byte| allowed(byte) || b"-_.".contains(&byte))
+    has_allowed_ends(text, allowed) && text.bytes().all(|byte| allowed(byte) || b"-_.".contains(&byte))
 }
 
 /// Returns true if the first and the last byte are allowed; false for an empty string.
-fn is_bounded(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
+fn has_allowed_ends(text: &str, allowed: impl Fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.first().is_some_and(|&byte| allowed(byte)) && bytes.last().is_some_and(|&byte| allowed(byte))
 }
@@ -246,7 +252,7 @@ mod tests {
         "metadata.ownerReferences.uid"
     )]
     fn invalid_metadata_field_is_reported(#[case] kind: &str, #[case] metadata: Value, #[case] field: &str) {
-        let errors = flaws(kinds::named(kind), &json!({"metadata": metadata}), None);
+        let errors = validate(kinds::by_name(kind), &json!({"metadata": metadata}), None);
         assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), [field]);
     }
 
@@ -259,6 +265,6 @@ mod tests {
             "finalizers": ["sluice.dev/x", "foregroundDeletion"],
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "b", "uid": "u", "controller": true}],
         });
-        assert_eq!(flaws(kinds::named("Pod"), &json!({"metadata": metadata}), None), []);
+        assert_eq!(validate(kinds::by_name("Pod"), &json!({"metadata": metadata}), None), []);
     }
 }

@@ -15,17 +15,17 @@
 mod apply;
 mod builtin;
 mod deletion;
-mod fields;
 mod handle;
 mod identity;
 pub mod kinds;
 mod list;
 mod metadata;
+mod object_meta;
 mod patch;
-mod refusal;
 mod route;
 mod schema;
 mod selector;
+mod status_error;
 mod store;
 mod watch;
 mod write;
@@ -38,49 +38,49 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub use deletion::{DeleteOptions, Propagation};
-pub use kinds::Kind;
-pub use refusal::Refusal;
+pub use kinds::ResourceKind;
 pub use route::ProxyTarget;
-pub use store::Change;
+pub use status_error::StatusError;
+pub use store::ObjectChange;
 pub use watch::Watch;
 
-use crate::chance::Chance;
-use apply::{Ledger, Manager};
+use crate::rng::SeededRandom;
+use apply::{FieldManager, ManagedFields};
 use store::Store;
-use write::{Hand, Part};
+use write::{WriteContext, WriteScope};
 
 /// Namespaces that exist from the start.
-const NAMESPACES: [&str; 3] = ["default", "kube-system", "sluice-system"];
+const INITIAL_NAMESPACES: [&str; 3] = ["default", "kube-system", "sluice-system"];
 
 /// PriorityClasses that exist from the start, with their values.
-const PRIORITIES: [(&str, i64); 2] =
+const INITIAL_PRIORITY_CLASSES: [(&str, i64); 2] =
     [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
 
 /// In-memory API server: stored objects, their history and their field owners.
 #[derive(Debug)]
-pub struct Api {
+pub struct ApiServer {
     store: Store,
-    ledger: Ledger,
+    managed_fields: ManagedFields,
     /// Number of objects created so far. Uids and generated names derive from it.
-    made: u64,
+    created_count: u64,
     /// Source of a random uid order; uids ascend if it is `None`.
-    uids: Option<Chance>,
+    uid_rng: Option<SeededRandom>,
 }
 
 /// Response to a request.
 #[derive(Debug)]
-pub enum Answer {
+pub enum ApiResponse {
     /// A complete HTTP response.
-    Done(Response<Bytes>),
+    Complete(Response<Bytes>),
     /// A stream of watch events.
     Watch(Watch),
     /// A request to forward to a Service or a pod.
-    Proxy(Proxied),
+    Proxy(ProxyRequest),
 }
 
 /// Request to forward through the Service or pod proxy subresource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proxied {
+pub struct ProxyRequest {
     /// Namespace of the Service or pod.
     pub namespace: String,
     /// Target Service or pod.
@@ -93,15 +93,16 @@ pub struct Proxied {
     pub body: Bytes,
 }
 
-impl Api {
+impl ApiServer {
     /// Creates an API server that holds only the initial namespaces and PriorityClasses.
     pub fn new(now: Timestamp) -> Self {
-        let mut api = Self { store: Store::new(), ledger: Ledger::default(), made: 0, uids: None };
-        for name in NAMESPACES {
+        let mut api =
+            Self { store: Store::new(), managed_fields: ManagedFields::default(), created_count: 0, uid_rng: None };
+        for name in INITIAL_NAMESPACES {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             api.create(now, namespace).expect("the store is empty");
         }
-        for (name, value) in PRIORITIES {
+        for (name, value) in INITIAL_PRIORITY_CLASSES {
             let metadata = json!({"name": name});
             let class = json!({"kind": "PriorityClass", "metadata": metadata, "value": value});
             api.create(now, class).expect("the store is empty");
@@ -111,13 +112,13 @@ impl Api {
 
     /// Assigns uids in a random order, as a real API server does, if `order` is given.
     #[must_use]
-    pub fn with_uids_of(self, order: Option<Chance>) -> Self {
-        Self { uids: order, ..self }
+    pub fn with_uid_order(self, order: Option<SeededRandom>) -> Self {
+        Self { uid_rng: order, ..self }
     }
 
     /// Returns all changes from position `index` in the log on. Pass the number of changes already
     /// seen.
-    pub fn changes_from(&self, index: usize) -> &[Change] {
+    pub fn changes_from(&self, index: usize) -> &[ObjectChange] {
         self.store.log().get(index..).unwrap_or_default()
     }
 
@@ -139,22 +140,22 @@ impl Api {
 
     /// Returns an object by name; `namespace` is empty for cluster-scoped kinds.
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<&Arc<Value>> {
-        self.store.get(kinds::named(kind), &store::key(namespace, name)).map(|stored| &stored.object)
+        self.store.get(kinds::by_name(kind), &store::object_key(namespace, name)).map(|stored| &stored.object)
     }
 
     /// Returns all objects of a kind, ordered by key.
     pub fn list(&self, kind: &str) -> impl Iterator<Item = &Arc<Value>> + use<'_> {
-        self.store.range(kinds::named(kind), "", "").map(|(_, stored)| &stored.object)
+        self.store.range(kinds::by_name(kind), "", "").map(|(_, stored)| &stored.object)
     }
 
     /// Creates an object.
     ///
     /// # Errors
     /// Returns the error that a client would get.
-    pub fn create(&mut self, now: Timestamp, object: Value) -> Result<Arc<Value>, Refusal> {
-        let kind = kinds::named(object.get("kind").and_then(Value::as_str).unwrap_or_default());
-        let namespace = fields::namespace(&object).to_owned();
-        Ok(self.store_new(now, kind, &namespace, object, &own_hand(Part::Main))?.object)
+    pub fn create(&mut self, now: Timestamp, object: Value) -> Result<Arc<Value>, StatusError> {
+        let kind = kinds::by_name(object.get("kind").and_then(Value::as_str).unwrap_or_default());
+        let namespace = object_meta::namespace(&object).to_owned();
+        Ok(self.create_object(now, kind, &namespace, object, &trusted_writer(WriteScope::Main))?.object)
     }
 
     /// Changes the status of an object.
@@ -168,8 +169,8 @@ impl Api {
         namespace: &str,
         name: &str,
         change: impl FnOnce(&mut Value),
-    ) -> Result<(), Refusal> {
-        self.change(now, kind, (namespace, name), Part::Status, change)
+    ) -> Result<(), StatusError> {
+        self.modify(now, kind, (namespace, name), WriteScope::Status, change)
     }
 
     /// Changes an object except for its status.
@@ -183,24 +184,24 @@ impl Api {
         namespace: &str,
         name: &str,
         change: impl FnOnce(&mut Value),
-    ) -> Result<(), Refusal> {
-        self.change(now, kind, (namespace, name), Part::Main, change)
+    ) -> Result<(), StatusError> {
+        self.modify(now, kind, (namespace, name), WriteScope::Main, change)
     }
 
-    fn change(
+    fn modify(
         &mut self,
         now: Timestamp,
         kind: &str,
         namespaced_name: (&str, &str),
-        part: Part,
+        part: WriteScope,
         change: impl FnOnce(&mut Value),
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), StatusError> {
         let changed = |old: &Value| {
             let mut new = old.clone();
             change(&mut new);
             Ok(new)
         };
-        self.store_changed(now, kinds::named(kind), namespaced_name, &own_hand(part), changed).map(drop)
+        self.update_object(now, kinds::by_name(kind), namespaced_name, &trusted_writer(part), changed).map(drop)
     }
 
     /// Deletes an object if it meets the preconditions in `options`.
@@ -214,29 +215,29 @@ impl Api {
         namespace: &str,
         name: &str,
         options: &DeleteOptions,
-    ) -> Result<(), Refusal> {
-        self.delete_stored(now, kinds::named(kind), (namespace, name), options).map(drop)
+    ) -> Result<(), StatusError> {
+        self.delete_object(now, kinds::by_name(kind), (namespace, name), options).map(drop)
     }
 
     /// Deletes an object with grace period 0, as the kubelet does with a terminated pod. An object
     /// with finalizers stays.
-    pub fn remove(&mut self, now: Timestamp, kind: &str, namespace: &str, name: &str) {
+    pub fn delete_immediately(&mut self, now: Timestamp, kind: &str, namespace: &str, name: &str) {
         let immediately = DeleteOptions { grace_seconds: Some(0), ..DeleteOptions::default() };
         // It may have been deleted already.
-        let _ = self.delete_stored(now, kinds::named(kind), (namespace, name), &immediately);
+        let _ = self.delete_object(now, kinds::by_name(kind), (namespace, name), &immediately);
     }
 }
 
 /// Returns the write context of the cluster's built-in controllers, which bypass immutability
 /// checks.
-fn own_hand(part: Part) -> Hand {
-    let manager = Manager { name: "cluster".into(), applies: false, status: part == Part::Status };
-    Hand { manager, part, trusted: true, strict: false, touches: false }
+fn trusted_writer(part: WriteScope) -> WriteContext {
+    let manager = FieldManager { name: "cluster".into(), is_apply: false, is_status: part == WriteScope::Status };
+    WriteContext { manager, scope: part, is_trusted: true, rejects_unknown_fields: false, forces_new_version: false }
 }
 
 /// Returns the store key of an object.
-fn key_of(object: &Value) -> String {
-    store::key(fields::namespace(object), fields::name(object))
+fn store_key(object: &Value) -> String {
+    store::object_key(object_meta::namespace(object), object_meta::name(object))
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::fields;
-use super::kinds::Kind;
-use super::refusal::Refusal;
+use super::kinds::ResourceKind;
+use super::object_meta;
+use super::status_error::StatusError;
 
 /// Parsed patch, other than a server-side apply.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,7 +16,7 @@ pub enum Patch {
 }
 
 /// Supported media types of patches.
-const ACCEPTED: [&str; 3] =
+const ACCEPTED_MEDIA_TYPES: [&str; 3] =
     ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 
 impl Patch {
@@ -24,12 +24,12 @@ impl Patch {
     ///
     /// # Errors
     /// Returns an error if the media type is unsupported (415) or the body is malformed (400).
-    pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, Refusal> {
-        let unreadable = |error: serde_json::Error| Refusal::bad_request(format!("error decoding patch: {error}"));
+    pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, StatusError> {
+        let unreadable = |error: serde_json::Error| StatusError::bad_request(format!("error decoding patch: {error}"));
         match content_type.split(';').next().unwrap_or_default().trim() {
             "application/merge-patch+json" => Ok(Self::Merge(serde_json::from_slice(body).map_err(unreadable)?)),
             "application/json-patch+json" => Ok(Self::Json(serde_json::from_slice(body).map_err(unreadable)?)),
-            _ => Err(Refusal::unsupported_media_type(&ACCEPTED)),
+            _ => Err(StatusError::unsupported_media_type(&ACCEPTED_MEDIA_TYPES)),
         }
     }
 
@@ -37,12 +37,12 @@ impl Patch {
     ///
     /// # Errors
     /// Returns an error if an operation of a JSON patch fails.
-    pub fn applied_to(&self, object: &Value) -> Result<Value, Refusal> {
+    pub fn apply_to(&self, object: &Value) -> Result<Value, StatusError> {
         let mut object = object.clone();
         match self {
             Self::Merge(patch) => json_patch::merge(&mut object, patch),
             Self::Json(patch) => {
-                json_patch::patch(&mut object, patch).map_err(|_| Refusal::impossible_patch())?;
+                json_patch::patch(&mut object, patch).map_err(|_| StatusError::unprocessable_patch())?;
             }
         }
         Ok(object)
@@ -58,8 +58,8 @@ pub fn is_apply(content_type: &str) -> bool {
 ///
 /// # Errors
 /// Returns an error if the body is malformed, is of another kind, or has `managedFields`.
-pub fn wanted(kind: &Kind, body: &[u8]) -> Result<Value, Refusal> {
-    let unreadable = |error: String| Refusal::bad_request(format!("error decoding YAML: {error}"));
+pub fn parse_apply_configuration(kind: &ResourceKind, body: &[u8]) -> Result<Value, StatusError> {
+    let unreadable = |error: String| StatusError::bad_request(format!("error decoding YAML: {error}"));
     let wanted: Value = match serde_json::from_slice(body) {
         Ok(wanted) => wanted,
         Err(_) => {
@@ -76,12 +76,12 @@ pub fn wanted(kind: &Kind, body: &[u8]) -> Result<Value, Refusal> {
             kind.api_version(),
             kind.kind
         );
-        return Err(Refusal::bad_request(message));
+        return Err(StatusError::bad_request(message));
     }
-    if fields::metadata(&wanted)
+    if object_meta::metadata(&wanted)
         .is_some_and(|metadata| metadata.get("managedFields").is_some_and(|fields| !fields.is_null()))
     {
-        return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+        return Err(StatusError::bad_request("metadata.managedFields must be nil"));
     }
     Ok(wanted)
 }
@@ -90,16 +90,21 @@ pub fn wanted(kind: &Kind, body: &[u8]) -> Result<Value, Refusal> {
 ///
 /// # Errors
 /// Returns an error for the first field that is undeclared, mistyped or duplicate.
-pub fn check_types(kind: &Kind, namespace: &str, name: &str, wanted: &Value) -> Result<(), Refusal> {
+pub fn check_declared_types(
+    kind: &ResourceKind,
+    namespace: &str,
+    name: &str,
+    wanted: &Value,
+) -> Result<(), StatusError> {
     let Some(schema) = &kind.schema else { return Ok(()) };
-    let unknown = schema.settle(&mut wanted.clone(), None);
+    let unknown = schema.prune_and_default(&mut wanted.clone(), None);
     let unknown = unknown.iter().map(|field| format!(".{field}: field not declared in schema"));
-    let errors = schema.flaws(wanted, None);
+    let errors = schema.validate(wanted, None);
     let mistyped =
-        errors.iter().filter(|error| ["FieldValueTypeInvalid", "FieldValueDuplicate"].contains(&error.cause));
-    let Some(why) = unknown.chain(mistyped.map(|error| format!(".{}: {}", error.field, error.text))).next() else {
+        errors.iter().filter(|error| ["FieldValueTypeInvalid", "FieldValueDuplicate"].contains(&error.cause_type));
+    let Some(why) = unknown.chain(mistyped.map(|error| format!(".{}: {}", error.field, error.message))).next() else {
         return Ok(());
     };
     let object = format!("{namespace}/{name}; {}, Kind={}", kind.api_version(), kind.kind);
-    Err(Refusal::broken(format!("failed to create typed patch object ({object}): {why}")))
+    Err(StatusError::internal_error(format!("failed to create typed patch object ({object}): {why}")))
 }

@@ -2,18 +2,18 @@
 
 use http::{Method, Uri};
 
-use super::kinds::{self, Kind};
-use super::refusal::{Flaw, Refusal};
+use super::kinds::{self, ResourceKind};
+use super::status_error::{FieldError, StatusError};
 
 /// Parsed request path.
 #[derive(Debug, PartialEq)]
-pub enum Path {
+pub enum RequestPath {
     /// The `/version` endpoint.
     Version,
     /// A collection, an object, or a subresource of one.
-    Objects(Target),
+    Resource(ResourcePath),
     /// The proxy subresource of a Service or a pod.
-    Proxied {
+    Proxy {
         /// Namespace of the Service or pod.
         namespace: String,
         /// Target Service or pod.
@@ -25,9 +25,9 @@ pub enum Path {
 
 /// Resource that a request addresses: a collection, an object, or a subresource of one.
 #[derive(Debug)]
-pub struct Target {
+pub struct ResourcePath {
     /// Kind of the objects.
-    pub kind: &'static Kind,
+    pub kind: &'static ResourceKind,
     /// Namespace; empty for all namespaces and for cluster-scoped kinds.
     pub namespace: String,
     /// Object name; `None` for a collection.
@@ -36,7 +36,7 @@ pub struct Target {
     pub subresource: Option<String>,
 }
 
-impl PartialEq for Target {
+impl PartialEq for ResourcePath {
     fn eq(&self, other: &Self) -> bool {
         let parts = |target: &Self| {
             (target.kind.index, target.namespace.clone(), target.name.clone(), target.subresource.clone())
@@ -65,18 +65,18 @@ pub enum ProxyTarget {
 }
 
 /// Parses the path of a request. Returns `None` if nothing is served at that path.
-pub fn path(uri: &Uri) -> Option<Path> {
+pub fn parse_path(uri: &Uri) -> Option<RequestPath> {
     let segments: Vec<String> =
-        uri.path().split('/').filter(|part| !part.is_empty()).map(|part| decoded(part, false)).collect();
+        uri.path().split('/').filter(|part| !part.is_empty()).map(|part| percent_decode(part, false)).collect();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let (group, version, rest) = match segments.as_slice() {
-        ["version"] => return Some(Path::Version),
+        ["version"] => return Some(RequestPath::Version),
         ["api", version, rest @ ..] => ("", *version, rest),
         ["apis", group, version, rest @ ..] => (*group, *version, rest),
         _ => return None,
     };
     if let ["namespaces", namespace, kind @ ("services" | "pods"), target, "proxy", ..] = rest {
-        return (group.is_empty() && version == "v1").then(|| proxied(uri, namespace, kind, target));
+        return (group.is_empty() && version == "v1").then(|| parse_proxy_path(uri, namespace, kind, target));
     }
     let (namespace, rest) = match rest {
         // Namespace is a kind itself and has subresources.
@@ -90,10 +90,10 @@ pub fn path(uri: &Uri) -> Option<Path> {
         [plural, name, subresource] => (plural, Some(*name), Some(*subresource)),
         _ => return None,
     };
-    let kind = kinds::served(group, version, plural)?;
+    let kind = kinds::by_path(group, version, plural)?;
     let scope_matches = if kind.namespaced { name.is_none() || !namespace.is_empty() } else { namespace.is_empty() };
     scope_matches.then(|| {
-        Path::Objects(Target {
+        RequestPath::Resource(ResourcePath {
             kind,
             namespace: namespace.to_owned(),
             name: name.map(str::to_owned),
@@ -103,7 +103,7 @@ pub fn path(uri: &Uri) -> Option<Path> {
 }
 
 /// Parses a proxy target `[scheme:]name[:port]`. The path after `/proxy` stays percent-encoded.
-fn proxied(uri: &Uri, namespace: &str, kind: &str, target: &str) -> Path {
+fn parse_proxy_path(uri: &Uri, namespace: &str, kind: &str, target: &str) -> RequestPath {
     let (name, port) = match target.split(':').collect::<Vec<_>>().as_slice() {
         [name] => ((*name).to_owned(), None),
         ["http" | "https", name] => ((*name).to_owned(), None),
@@ -115,7 +115,7 @@ fn proxied(uri: &Uri, namespace: &str, kind: &str, target: &str) -> Path {
     let path = uri.path().split_once("/proxy").map_or("", |(_, rest)| rest);
     let path = if path.starts_with('/') { path } else { "/" };
     let path_and_query = uri.query().map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
-    Path::Proxied { namespace: namespace.to_owned(), target, path_and_query }
+    RequestPath::Proxy { namespace: namespace.to_owned(), target, path_and_query }
 }
 
 /// Decoded query parameters of a request.
@@ -124,11 +124,11 @@ pub struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Parses the query of `uri`.
-    pub fn of(uri: &Uri) -> Self {
+    pub fn parse(uri: &Uri) -> Self {
         let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         let decoded_pair = |pair: &str| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decoded(name, true), decoded(value, true))
+            (percent_decode(name, true), percent_decode(value, true))
         };
         Self(pairs.map(decoded_pair).collect())
     }
@@ -144,7 +144,7 @@ impl Query {
     }
 
     /// Returns true if a parameter is `true` or `1`.
-    pub fn flag(&self, name: &str) -> bool {
+    pub fn is_true(&self, name: &str) -> bool {
         matches!(self.get(name), "true" | "1")
     }
 }
@@ -153,22 +153,22 @@ impl Query {
 ///
 /// # Errors
 /// Returns an error if `resourceVersionMatch` is set without a matching `resourceVersion`.
-pub fn list_version(query: &Query) -> Result<Option<u64>, Refusal> {
+pub fn exact_list_version(query: &Query) -> Result<Option<u64>, StatusError> {
     match (query.get("resourceVersionMatch"), query.number("resourceVersion")) {
         ("", _) | ("NotOlderThan", Some(_)) => Ok(None),
         ("Exact", Some(version)) if version > 0 => Ok(Some(version)),
         (given, _) => {
             let error =
-                Flaw::forbidden("resourceVersionMatch", &format!("{given} is forbidden without such a version"));
-            Err(Refusal::invalid_as("ListOptions", "meta.k8s.io", "", &[error]))
+                FieldError::forbidden("resourceVersionMatch", &format!("{given} is forbidden without such a version"));
+            Err(StatusError::invalid_as("ListOptions", "meta.k8s.io", "", &[error]))
         }
     }
 }
 
 /// Returns the API verb of a request; `None` if the method is not allowed on the resource.
-pub fn verb(method: &Method, target: &Target, query: &Query) -> Option<&'static str> {
+pub fn verb(method: &Method, target: &ResourcePath, query: &Query) -> Option<&'static str> {
     Some(match (method.as_str(), target.name.is_some()) {
-        ("GET", false) if query.flag("watch") => "watch",
+        ("GET", false) if query.is_true("watch") => "watch",
         ("GET", false) => "list",
         ("GET", true) => "get",
         ("POST", false) => "create",
@@ -181,7 +181,7 @@ pub fn verb(method: &Method, target: &Target, query: &Query) -> Option<&'static 
 }
 
 /// Decodes percent-encoding; in a query a plus sign is a space.
-fn decoded(text: &str, in_query: bool) -> String {
+fn percent_decode(text: &str, in_query: bool) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -207,9 +207,9 @@ mod tests {
 
     use super::*;
 
-    fn target(kind: &str, namespace: &str, name: Option<&str>, subresource: Option<&str>) -> Option<Path> {
-        Some(Path::Objects(Target {
-            kind: kinds::named(kind),
+    fn target(kind: &str, namespace: &str, name: Option<&str>, subresource: Option<&str>) -> Option<RequestPath> {
+        Some(RequestPath::Resource(ResourcePath {
+            kind: kinds::by_name(kind),
             namespace: namespace.to_owned(),
             name: name.map(str::to_owned),
             subresource: subresource.map(str::to_owned),
@@ -229,8 +229,8 @@ mod tests {
     #[case::status_of_a_namespace("/api/v1/namespaces/ns/status", target("Namespace", "", Some("ns"), Some("status")))]
     #[case::object_without_namespace("/api/v1/pods/p", None)]
     #[case::unknown("/apis/ray.io/v1/rayjobs", None)]
-    fn path_is_parsed(#[case] text: &str, #[case] expected: Option<Path>) {
-        assert_eq!(path(&text.parse().expect("a path")), expected);
+    fn path_is_parsed(#[case] text: &str, #[case] expected: Option<RequestPath>) {
+        assert_eq!(parse_path(&text.parse().expect("a path")), expected);
     }
 
     #[rstest]
@@ -245,13 +245,14 @@ mod tests {
     ) {
         let uri = format!("/api/v1/namespaces/ns/{text}").parse().expect("a path");
         let target = ProxyTarget::Service { name: name.into(), port: port.map(Into::into) };
-        let expected = Path::Proxied { namespace: "ns".into(), target, path_and_query: path_and_query.into() };
-        assert_eq!(path(&uri), Some(expected));
+        let expected = RequestPath::Proxy { namespace: "ns".into(), target, path_and_query: path_and_query.into() };
+        assert_eq!(parse_path(&uri), Some(expected));
     }
 
     #[test]
     fn query_is_decoded() {
-        let query = Query::of(&"/pods?&labelSelector=ray.io%2Fcluster+in+%28a%29&limit=500".parse().expect("a path"));
+        let query =
+            Query::parse(&"/pods?&labelSelector=ray.io%2Fcluster+in+%28a%29&limit=500".parse().expect("a path"));
         assert_eq!(query.get("labelSelector"), "ray.io/cluster in (a)");
         assert_eq!(query.number("limit"), Some(500));
         assert_eq!(query.get("continue"), "");

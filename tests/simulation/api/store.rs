@@ -7,40 +7,40 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::fields;
-use super::kinds::{self, Kind};
+use super::kinds::{self, ResourceKind};
+use super::object_meta;
 
 /// Change of one object.
 #[derive(Debug, Clone)]
-pub struct Change {
+pub struct ObjectChange {
     /// Resource version of the change.
     pub version: u64,
     /// Time of the change.
-    pub at: Timestamp,
+    pub time: Timestamp,
     /// Kind of the object.
-    pub kind: &'static Kind,
+    pub kind: &'static ResourceKind,
     /// Object after the change; for a deletion its last state, with the version of the deletion.
     pub object: Arc<Value>,
     /// Object before the change; `None` if it was created.
     pub before: Option<Arc<Value>>,
     /// Set if the change deleted the object.
-    pub gone: bool,
+    pub deleted: bool,
     /// `object` encoded as JSON.
     pub body: Bytes,
 }
 
 /// Current state of an object.
 #[derive(Debug, Clone)]
-pub struct Stored {
+pub struct StoredObject {
     /// Decoded object.
     pub object: Arc<Value>,
     /// Object encoded as JSON.
     pub body: Bytes,
 }
 
-impl Stored {
+impl StoredObject {
     /// Encodes an object once and keeps the bytes with it.
-    pub fn of(object: Value) -> Self {
+    pub fn new(object: Value) -> Self {
         let body = Bytes::from(serde_json::to_vec(&object).expect("keys are text"));
         Self { object: Arc::new(object), body }
     }
@@ -48,31 +48,31 @@ impl Stored {
 
 /// Objects of one kind by key, and the log indices of their changes.
 #[derive(Debug, Default)]
-struct Shelf {
-    objects: BTreeMap<String, Stored>,
-    changes: Vec<usize>,
+struct KindStore {
+    objects: BTreeMap<String, StoredObject>,
+    change_indices: Vec<usize>,
 }
 
 /// All stored objects. A key is `namespace/name` or, for cluster-scoped kinds, the name, so objects
 /// sort as in etcd.
 #[derive(Debug)]
 pub struct Store {
-    shelves: Vec<Shelf>,
-    log: Vec<Change>,
+    kinds: Vec<KindStore>,
+    log: Vec<ObjectChange>,
     version: u64,
     compacted: u64,
 }
 
 /// Returns the key of an object; `namespace` is empty for cluster-scoped kinds.
-pub fn key(namespace: &str, name: &str) -> String {
+pub fn object_key(namespace: &str, name: &str) -> String {
     if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
 }
 
 impl Store {
     /// Creates an empty store.
     pub fn new() -> Self {
-        let shelves = kinds::all().iter().map(|_| Shelf::default()).collect();
-        Self { shelves, log: Vec::new(), version: 1, compacted: 0 }
+        let shelves = kinds::all().iter().map(|_| KindStore::default()).collect();
+        Self { kinds: shelves, log: Vec::new(), version: 1, compacted: 0 }
     }
 
     /// Returns the version of the last change.
@@ -91,58 +91,58 @@ impl Store {
     }
 
     /// Returns all changes in order.
-    pub fn log(&self) -> &[Change] {
+    pub fn log(&self) -> &[ObjectChange] {
         &self.log
     }
 
     /// Returns the object with a key.
-    pub fn get(&self, kind: &Kind, key: &str) -> Option<&Stored> {
-        self.shelves[kind.index].objects.get(key)
+    pub fn get(&self, kind: &ResourceKind, key: &str) -> Option<&StoredObject> {
+        self.kinds[kind.index].objects.get(key)
     }
 
     /// Returns the objects of a kind in a namespace (in all if it is empty), ordered by key,
     /// beginning with the first key that is at least `from`.
     pub fn range<'a>(
         &'a self,
-        kind: &Kind,
+        kind: &ResourceKind,
         namespace: &str,
         from: &str,
-    ) -> impl Iterator<Item = (&'a str, &'a Stored)> + use<'a> {
+    ) -> impl Iterator<Item = (&'a str, &'a StoredObject)> + use<'a> {
         let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
         let start = if from > prefix.as_str() { from.to_owned() } else { prefix.clone() };
-        let objects = self.shelves[kind.index].objects.range(start..);
+        let objects = self.kinds[kind.index].objects.range(start..);
         objects.take_while(move |(key, _)| key.starts_with(&prefix)).map(|(key, stored)| (key.as_str(), stored))
     }
 
     /// Returns the number of changes of a kind so far.
-    pub fn change_count(&self, kind: &Kind) -> usize {
-        self.shelves[kind.index].changes.len()
+    pub fn change_count(&self, kind: &ResourceKind) -> usize {
+        self.kinds[kind.index].change_indices.len()
     }
 
     /// Returns the number of changes of a kind up to and including `version`.
-    pub fn changes_up_to(&self, kind: &Kind, version: u64) -> usize {
-        self.shelves[kind.index].changes.partition_point(|&index| self.log[index].version <= version)
+    pub fn changes_up_to(&self, kind: &ResourceKind, version: u64) -> usize {
+        self.kinds[kind.index].change_indices.partition_point(|&index| self.log[index].version <= version)
     }
 
     /// Returns the changes of a kind, beginning with index `from`.
-    pub fn changes_of(&self, kind: &Kind, from: usize) -> impl Iterator<Item = &Change> {
-        self.shelves[kind.index].changes.iter().skip(from).map(|&index| &self.log[index])
+    pub fn changes_of(&self, kind: &ResourceKind, from: usize) -> impl Iterator<Item = &ObjectChange> {
+        self.kinds[kind.index].change_indices.iter().skip(from).map(|&index| &self.log[index])
     }
 
     /// Stores a new or changed object under the next version and writes that version into it.
-    pub fn put(&mut self, now: Timestamp, kind: &'static Kind, key: String, object: Value) -> Stored {
+    pub fn put(&mut self, now: Timestamp, kind: &'static ResourceKind, key: String, object: Value) -> StoredObject {
         let version = self.next_version();
-        let stored = versioned(object, version);
-        let before = self.shelves[kind.index].objects.insert(key, stored.clone()).map(|old| old.object);
+        let stored = with_version(object, version);
+        let before = self.kinds[kind.index].objects.insert(key, stored.clone()).map(|old| old.object);
         self.record(now, kind, stored.clone(), before, false);
         stored
     }
 
     /// Removes an object under the next version. Returns its last state; `None` if there is none.
-    pub fn take(&mut self, now: Timestamp, kind: &'static Kind, key: &str) -> Option<Stored> {
-        let old = self.shelves[kind.index].objects.remove(key)?;
+    pub fn remove(&mut self, now: Timestamp, kind: &'static ResourceKind, key: &str) -> Option<StoredObject> {
+        let old = self.kinds[kind.index].objects.remove(key)?;
         let version = self.next_version();
-        let last = versioned(Value::clone(&old.object), version);
+        let last = with_version(Value::clone(&old.object), version);
         self.record(now, kind, last.clone(), Some(old.object), true);
         Some(last)
     }
@@ -152,15 +152,22 @@ impl Store {
         self.version
     }
 
-    fn record(&mut self, at: Timestamp, kind: &'static Kind, stored: Stored, before: Option<Arc<Value>>, gone: bool) {
-        let Stored { object, body } = stored;
-        self.shelves[kind.index].changes.push(self.log.len());
-        self.log.push(Change { version: self.version, at, kind, object, before, gone, body });
+    fn record(
+        &mut self,
+        at: Timestamp,
+        kind: &'static ResourceKind,
+        stored: StoredObject,
+        before: Option<Arc<Value>>,
+        gone: bool,
+    ) {
+        let StoredObject { object, body } = stored;
+        self.kinds[kind.index].change_indices.push(self.log.len());
+        self.log.push(ObjectChange { version: self.version, time: at, kind, object, before, deleted: gone, body });
     }
 }
 
 /// Writes the version into an object.
-fn versioned(mut object: Value, version: u64) -> Stored {
-    fields::set_metadata(&mut object, "resourceVersion", version.to_string());
-    Stored::of(object)
+fn with_version(mut object: Value, version: u64) -> StoredObject {
+    object_meta::set_metadata(&mut object, "resourceVersion", version.to_string());
+    StoredObject::new(object)
 }

@@ -6,34 +6,34 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::fields;
-use super::kinds::Kind;
-use super::refusal::Refusal;
+use super::kinds::ResourceKind;
+use super::object_meta;
 use super::selector::Selector;
-use super::store::{Change, Store};
+use super::status_error::StatusError;
+use super::store::{ObjectChange, Store};
 
 /// Watch of one client and its position in the history.
 #[derive(Debug)]
 pub struct Watch {
-    kind: &'static Kind,
+    kind: &'static ResourceKind,
     namespace: String,
     selector: Selector,
     /// Events to send before any change.
-    first: Vec<Bytes>,
+    initial_events: Vec<Bytes>,
     /// Index of the next change of the kind to send.
-    next: usize,
+    next_change: usize,
     timeout: Option<Duration>,
-    bookmarks: bool,
-    over: bool,
+    wants_bookmarks: bool,
+    is_closed: bool,
 }
 
 /// Starting point of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Start {
+pub enum WatchStart {
     /// Begins with an ADDED event for each existing object.
     Now {
         /// Sends a bookmark after these initial events.
-        announced: bool,
+        ends_with_bookmark: bool,
     },
     /// Begins with the first change after this version.
     After(u64),
@@ -43,35 +43,44 @@ impl Watch {
     /// Opens a watch.
     pub fn open(
         store: &Store,
-        kind: &'static Kind,
+        kind: &'static ResourceKind,
         namespace: String,
         selector: Selector,
-        start: Start,
+        start: WatchStart,
         (timeout, bookmarks): (Option<Duration>, bool),
     ) -> Self {
         let next = store.change_count(kind);
-        let mut watch = Self { kind, namespace, selector, first: Vec::new(), next, timeout, bookmarks, over: false };
+        let mut watch = Self {
+            kind,
+            namespace,
+            selector,
+            initial_events: Vec::new(),
+            next_change: next,
+            timeout,
+            wants_bookmarks: bookmarks,
+            is_closed: false,
+        };
         match start {
-            Start::Now { announced } => {
+            WatchStart::Now { ends_with_bookmark: announced } => {
                 let matching = store
                     .range(kind, &watch.namespace, "")
                     .filter(|(_, stored)| watch.selector.matches(&stored.object));
-                watch.first = matching.map(|(_, stored)| line("ADDED", &stored.body)).collect();
+                watch.initial_events = matching.map(|(_, stored)| encode_event("ADDED", &stored.body)).collect();
                 if announced {
-                    watch.first.push(bookmark(kind, store.version(), true));
+                    watch.initial_events.push(encode_bookmark(kind, store.version(), true));
                 }
             }
-            Start::After(version) if version < store.compacted() => {
-                watch.first.push(too_old(version, store.compacted()));
-                watch.over = true;
+            WatchStart::After(version) if version < store.compacted() => {
+                watch.initial_events.push(expired_event(version, store.compacted()));
+                watch.is_closed = true;
             }
-            Start::After(version) => watch.next = store.changes_up_to(kind, version),
+            WatchStart::After(version) => watch.next_change = store.changes_up_to(kind, version),
         }
         watch
     }
 
     /// Returns the watched kind.
-    pub fn kind(&self) -> &'static Kind {
+    pub fn kind(&self) -> &'static ResourceKind {
         self.kind
     }
 
@@ -82,65 +91,67 @@ impl Watch {
 
     /// Returns true if the client allows bookmarks.
     pub fn wants_bookmarks(&self) -> bool {
-        self.bookmarks
+        self.wants_bookmarks
     }
 
     /// Returns true if the server closes the watch after the events that `events` has returned.
-    pub fn is_over(&self) -> bool {
-        self.over
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Returns the encoded events since the last call.
     pub fn events(&mut self, store: &Store) -> Vec<Bytes> {
-        let mut lines = std::mem::take(&mut self.first);
-        if self.over {
+        let mut lines = std::mem::take(&mut self.initial_events);
+        if self.is_closed {
             return lines;
         }
-        for change in store.changes_of(self.kind, self.next) {
+        for change in store.changes_of(self.kind, self.next_change) {
             if change.version <= store.compacted() {
-                lines.push(too_old(change.version - 1, store.compacted()));
-                self.over = true;
+                lines.push(expired_event(change.version - 1, store.compacted()));
+                self.is_closed = true;
                 break;
             }
-            lines.extend(self.line_of(change));
+            lines.extend(self.event_of_change(change));
         }
-        self.next = store.change_count(self.kind);
+        self.next_change = store.change_count(self.kind);
         lines
     }
 
     /// Returns a bookmark with the version up to which all changes have been sent.
     pub fn bookmark(&self, store: &Store) -> Bytes {
-        let missing = store.changes_of(self.kind, self.next).next();
-        bookmark(self.kind, missing.map_or(store.version(), |change| change.version - 1), false)
+        let missing = store.changes_of(self.kind, self.next_change).next();
+        encode_bookmark(self.kind, missing.map_or(store.version(), |change| change.version - 1), false)
     }
 
     /// Returns the event of a change for this watch. An object that starts to match the selector is
     /// ADDED, one that no longer matches is DELETED; `None` if it matches neither before nor after.
-    fn line_of(&self, change: &Change) -> Option<Bytes> {
-        if !self.namespace.is_empty() && fields::namespace(&change.object) != self.namespace {
+    fn event_of_change(&self, change: &ObjectChange) -> Option<Bytes> {
+        if !self.namespace.is_empty() && object_meta::namespace(&change.object) != self.namespace {
             return None;
         }
         let matched = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
-        let matches = !change.gone && self.selector.matches(&change.object);
+        let matches = !change.deleted && self.selector.matches(&change.object);
         match (matched, matches) {
             (false, false) => None,
-            (false, true) => Some(line("ADDED", &change.body)),
-            (true, true) => Some(line("MODIFIED", &change.body)),
-            (true, false) if change.gone => Some(line("DELETED", &change.body)),
-            (true, false) => change.before.as_ref().map(|before| line("DELETED", &as_of(before, change.version))),
+            (false, true) => Some(encode_event("ADDED", &change.body)),
+            (true, true) => Some(encode_event("MODIFIED", &change.body)),
+            (true, false) if change.deleted => Some(encode_event("DELETED", &change.body)),
+            (true, false) => {
+                change.before.as_ref().map(|before| encode_event("DELETED", &with_version(before, change.version)))
+            }
         }
     }
 }
 
 /// Returns the last matching state, with the version of the change after which it no longer
 /// matches.
-fn as_of(object: &Arc<Value>, version: u64) -> Vec<u8> {
+fn with_version(object: &Arc<Value>, version: u64) -> Vec<u8> {
     let mut object = Value::clone(object);
-    fields::set_metadata(&mut object, "resourceVersion", version.to_string());
+    object_meta::set_metadata(&mut object, "resourceVersion", version.to_string());
     object.to_string().into_bytes()
 }
 
-fn line(change: &str, body: &[u8]) -> Bytes {
+fn encode_event(change: &str, body: &[u8]) -> Bytes {
     let mut line = Vec::with_capacity(body.len() + 40);
     line.extend_from_slice(b"{\"type\":\"");
     line.extend_from_slice(change.as_bytes());
@@ -150,7 +161,7 @@ fn line(change: &str, body: &[u8]) -> Bytes {
     line.into()
 }
 
-fn bookmark(kind: &Kind, version: u64, ends_initial_events: bool) -> Bytes {
+fn encode_bookmark(kind: &ResourceKind, version: u64, ends_initial_events: bool) -> Bytes {
     let mut object = json!({
         "kind": kind.kind,
         "apiVersion": kind.api_version(),
@@ -159,10 +170,10 @@ fn bookmark(kind: &Kind, version: u64, ends_initial_events: bool) -> Bytes {
     if ends_initial_events {
         object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
     }
-    line("BOOKMARK", object.to_string().as_bytes())
+    encode_event("BOOKMARK", object.to_string().as_bytes())
 }
 
-fn too_old(version: u64, compacted: u64) -> Bytes {
-    let error = Refusal::expired(format!("too old resource version: {version} ({compacted})"));
-    line("ERROR", error.status().to_string().as_bytes())
+fn expired_event(version: u64, compacted: u64) -> Bytes {
+    let error = StatusError::expired(format!("too old resource version: {version} ({compacted})"));
+    encode_event("ERROR", error.status().to_string().as_bytes())
 }

@@ -6,28 +6,28 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::read::{items, key, stamp, text};
-use super::{Chore, Desk};
-use crate::api::{Api, Change};
+use super::object_view::{items, namespaced_name, rfc3339_seconds, text};
+use super::{ControllerContext, Task};
+use crate::api::{ApiServer, ObjectChange};
 
 /// Kind, namespace and name of a Gateway or an HTTPRoute.
-pub(super) type Way = (&'static str, String, String);
+pub(super) type GatewayObjectKey = (&'static str, String, String);
 
 /// Controller of all Gateways and HTTPRoutes.
 #[derive(Debug, Default)]
-pub(super) struct Gateways {
+pub(super) struct GatewayController {
     /// Existing Gateways and HTTPRoutes.
-    known: BTreeSet<Way>,
+    known: BTreeSet<GatewayObjectKey>,
     /// Objects with a pending status update.
-    due: BTreeSet<Way>,
+    queued: BTreeSet<GatewayObjectKey>,
     /// Number of status updates scheduled so far.
-    rounds: u64,
+    sync_count: u64,
 }
 
-impl Gateways {
+impl GatewayController {
     /// Observes a change of a Gateway, an HTTPRoute or a Service.
-    pub(super) fn see(&mut self, context: &mut Desk<'_>, change: &Change) {
-        let (namespace, name) = key(&change.object);
+    pub(super) fn observe(&mut self, context: &mut ControllerContext<'_>, change: &ObjectChange) {
+        let (namespace, name) = namespaced_name(&change.object);
         let kind = match change.kind.kind.as_str() {
             "Gateway" => "Gateway",
             "HTTPRoute" => "HTTPRoute",
@@ -37,34 +37,34 @@ impl Gateways {
                     .known
                     .iter()
                     .filter(|(kind, route_namespace, _)| *kind == "HTTPRoute" && *route_namespace == namespace);
-                let routes: Vec<Way> = routes.cloned().collect();
+                let routes: Vec<GatewayObjectKey> = routes.cloned().collect();
                 for route in routes {
-                    self.plan(context, route);
+                    self.enqueue(context, route);
                 }
                 return;
             }
             _ => return,
         };
         let way = (kind, namespace, name);
-        if change.gone {
+        if change.deleted {
             self.known.remove(&way);
         } else {
             self.known.insert(way.clone());
-            self.plan(context, way);
+            self.enqueue(context, way);
         }
     }
 
-    fn plan(&mut self, context: &mut Desk<'_>, way: Way) {
-        if self.due.insert(way.clone()) {
-            self.rounds += 1;
-            let delay = context.latencies.draw(&context.latencies.endpoints, "gateways", self.rounds);
-            context.after(delay, Chore::LetIn(way));
+    fn enqueue(&mut self, context: &mut ControllerContext<'_>, way: GatewayObjectKey) {
+        if self.queued.insert(way.clone()) {
+            self.sync_count += 1;
+            let delay = context.latencies.sample(&context.latencies.endpoints, "gateways", self.sync_count);
+            context.schedule_after(delay, Task::SyncGatewayStatus(way));
         }
     }
 
     /// Writes the status of a Gateway or an HTTPRoute.
-    pub(super) fn let_in(&mut self, now: Timestamp, api: &mut Api, way: &Way) {
-        self.due.remove(way);
+    pub(super) fn sync_status(&mut self, now: Timestamp, api: &mut ApiServer, way: &GatewayObjectKey) {
+        self.queued.remove(way);
         let (kind, namespace, name) = way;
         let Some(object) = api.get(kind, namespace, name).cloned() else { return };
         let wanted = match *kind {
@@ -94,7 +94,7 @@ fn conditions(now: Timestamp, object: &Value, wanted: [(&str, bool); 2]) -> Vec<
     let condition = |(kind, holds): (&str, bool)| {
         json!({
             "type": kind, "status": if holds { "True" } else { "False" }, "reason": if holds { kind } else { "Invalid" },
-            "message": "", "observedGeneration": object["metadata"]["generation"], "lastTransitionTime": stamp(now),
+            "message": "", "observedGeneration": object["metadata"]["generation"], "lastTransitionTime": rfc3339_seconds(now),
         })
     };
     wanted.into_iter().map(condition).collect()
@@ -104,13 +104,13 @@ fn without_times(status: &Value) -> Value {
     let mut status = status.clone();
     let parents = status.get_mut("parents").and_then(Value::as_array_mut);
     match parents {
-        Some(parents) => parents.iter_mut().for_each(forget_times),
-        None => forget_times(&mut status),
+        Some(parents) => parents.iter_mut().for_each(clear_times),
+        None => clear_times(&mut status),
     }
     status
 }
 
-fn forget_times(holder: &mut Value) {
+fn clear_times(holder: &mut Value) {
     for condition in holder.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
         condition["lastTransitionTime"] = Value::Null;
     }

@@ -10,110 +10,124 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::pace::later;
-use super::read::{PodId, condition, has_ended, is_deleted, items, set_condition, text};
-use super::status::{self, Lodging, Stage};
-use super::{Chore, Desk, Fate, Fates};
-use crate::api::{Api, DeleteOptions};
+use super::latencies::saturating_add;
+use super::object_view::{PodId, condition_status, has_ended, is_terminating, items, set_condition, text};
+use super::pod_status::{self, PodRuntime, PodState};
+use super::{ControllerContext, PodFault, PodFaultInjector, Task};
+use crate::api::{ApiServer, DeleteOptions};
 
 /// Annotation that steers a pod to a state: never-ready, failed or succeeded.
 const PHASE_ANNOTATION: &str = "testenv.sluice.dev/phase";
 /// Annotation with the time from scheduling until ready, in seconds, like `5s`.
 const READY_AFTER_ANNOTATION: &str = "testenv.sluice.dev/ready-after";
 /// Time until a steered pod changes its state.
-const STEERED: Duration = Duration::from_millis(200);
+const STEERED_DELAY: Duration = Duration::from_millis(200);
 
 /// Kubelets of all nodes.
 #[derive(Debug, Default)]
 pub(super) struct Kubelet {
     /// Bound pods by ordinal.
-    pods: BTreeMap<u64, Lodger>,
+    pods: BTreeMap<u64, BoundPod>,
     /// Number of pod IPs assigned so far.
-    addresses: usize,
+    assigned_ips: usize,
 }
 
 /// Bound pod.
 #[derive(Debug)]
-struct Lodger {
+struct BoundPod {
     id: Arc<PodId>,
     /// Last observed state.
     pod: Arc<Value>,
     bound_at: Timestamp,
     /// Time from binding until ready, without faults.
-    start: Duration,
-    fault: Option<Fate>,
+    startup_delay: Duration,
+    fault: Option<PodFault>,
     restarts: u64,
     /// End of the downtime of its containers.
     down_until: Option<Timestamp>,
     /// Next planned state, with the number of the plan; a timer of an earlier plan is ignored.
-    next: Option<Stage>,
-    plan: u64,
+    next_state: Option<PodState>,
+    plan_number: u64,
     host_ip: String,
 }
 
 impl Kubelet {
     /// Observes the current state of a pod; `host_ip` is the IP of its node.
-    pub(super) fn see(&mut self, context: &mut Desk<'_>, id: &Arc<PodId>, pod: &Arc<Value>, host_ip: String) {
-        let bound_pod = self.pods.entry(id.ordinal).or_insert_with(|| Lodger::move_in(context, id, pod, host_ip));
-        let starts_terminating = is_deleted(pod) && !bound_pod.is_leaving();
+    pub(super) fn observe(
+        &mut self,
+        context: &mut ControllerContext<'_>,
+        id: &Arc<PodId>,
+        pod: &Arc<Value>,
+        host_ip: String,
+    ) {
+        let bound_pod = self.pods.entry(id.ordinal).or_insert_with(|| BoundPod::on_bound(context, id, pod, host_ip));
+        let starts_terminating = is_terminating(pod) && !bound_pod.is_terminating();
         bound_pod.pod = pod.clone();
         if starts_terminating {
-            bound_pod.leave(context);
+            bound_pod.begin_termination(context);
         } else {
-            bound_pod.tend(context);
+            bound_pod.plan_next(context);
         }
     }
 
     /// Removes a deleted pod.
-    pub(super) fn forget(&mut self, id: &PodId) {
+    pub(super) fn remove(&mut self, id: &PodId) {
         self.pods.remove(&id.ordinal);
     }
 
     /// Executes a plan: writes the planned state of the pod.
-    pub(super) fn tend(&mut self, now: Timestamp, api: &mut Api, id: &PodId, plan: u64) {
-        let Some(bound_pod) = self.pods.get(&id.ordinal).filter(|bound_pod| bound_pod.plan == plan) else { return };
-        let Some(stage) = bound_pod.next else { return };
-        if id.find(api).is_some_and(|pod| !is_deleted(pod) && !has_ended(pod)) {
-            self.bring(now, api, id, stage);
+    pub(super) fn execute_plan(&mut self, now: Timestamp, api: &mut ApiServer, id: &PodId, plan: u64) {
+        let Some(bound_pod) = self.pods.get(&id.ordinal).filter(|bound_pod| bound_pod.plan_number == plan) else {
+            return;
+        };
+        let Some(stage) = bound_pod.next_state else { return };
+        if id.find(api).is_some_and(|pod| !is_terminating(pod) && !has_ended(pod)) {
+            self.write_state(now, api, id, stage);
         }
     }
 
-    fn bring(&mut self, now: Timestamp, api: &mut Api, id: &PodId, stage: Stage) {
+    fn write_state(&mut self, now: Timestamp, api: &mut ApiServer, id: &PodId, stage: PodState) {
         let Some(bound_pod) = self.pods.get(&id.ordinal) else { return };
-        let pod_ip = format!("198.19.{}.{}", self.addresses / 250, 1 + self.addresses % 250);
-        self.addresses += usize::from(text(&bound_pod.pod, "/status/podIP").is_empty());
-        let lodging = Lodging { pod_ip, host_ip: bound_pod.host_ip.clone(), restarts: bound_pod.restarts };
-        let written = |pod: &mut Value| status::write(pod, now, stage, &lodging);
+        let pod_ip = format!("198.19.{}.{}", self.assigned_ips / 250, 1 + self.assigned_ips % 250);
+        self.assigned_ips += usize::from(text(&bound_pod.pod, "/status/podIP").is_empty());
+        let lodging = PodRuntime { pod_ip, host_ip: bound_pod.host_ip.clone(), restarts: bound_pod.restarts };
+        let written = |pod: &mut Value| pod_status::write_status(pod, now, stage, &lodging);
         api.update_status(now, "Pod", &id.namespace, &id.name, written).expect("the pod exists");
     }
 
     /// Triggers the fault of a pod.
-    pub(super) fn strike(&mut self, now: Timestamp, faults: &mut Fates, api: &mut Api, id: &PodId) {
+    pub(super) fn trigger_fault(
+        &mut self,
+        now: Timestamp,
+        faults: &mut PodFaultInjector,
+        api: &mut ApiServer,
+        id: &PodId,
+    ) {
         let Some(bound_pod) = self.pods.get_mut(&id.ordinal) else { return };
-        let Some(pod) = id.find(api).cloned().filter(|pod| !is_deleted(pod) && !has_ended(pod)) else { return };
-        let Some(fault) = bound_pod.fault.filter(|_| !faults.are_healed() && !is_steered(&pod)) else { return };
+        let Some(pod) = id.find(api).cloned().filter(|pod| !is_terminating(pod) && !has_ended(pod)) else { return };
+        let Some(fault) = bound_pod.fault.filter(|_| !faults.is_disabled() && !is_steered(&pod)) else { return };
         match fault {
-            Fate::Fails { .. } => self.bring(now, api, id, Stage::Failed),
-            Fate::Restarts { .. } if text(&pod, "/spec/restartPolicy") == "Never" => {
-                self.bring(now, api, id, Stage::Failed);
+            PodFault::Fails { .. } => self.write_state(now, api, id, PodState::Failed),
+            PodFault::Restarts { .. } if text(&pod, "/spec/restartPolicy") == "Never" => {
+                self.write_state(now, api, id, PodState::Failed);
             }
-            Fate::Restarts { for_ms, .. } => {
+            PodFault::Restarts { for_ms, .. } => {
                 bound_pod.restarts += 1;
-                bound_pod.down_until = Some(later(now, Duration::from_millis(for_ms)));
-                self.bring(now, api, id, Stage::Down);
+                bound_pod.down_until = Some(saturating_add(now, Duration::from_millis(for_ms)));
+                self.write_state(now, api, id, PodState::Down);
             }
-            Fate::Evicted { .. } => evict(now, api, id),
-            Fate::Drained { .. } => self.drain(now, api, id),
+            PodFault::Evicted { .. } => evict(now, api, id),
+            PodFault::NodeDrained { .. } => self.drain(now, api, id),
             _ => return,
         }
-        faults.strike_pod(id.ordinal, fault);
+        faults.record_pod_fault(id.ordinal, fault);
     }
 
     /// Evicts all pods on the node of a pod.
-    fn drain(&self, now: Timestamp, api: &mut Api, id: &PodId) {
+    fn drain(&self, now: Timestamp, api: &mut ApiServer, id: &PodId) {
         let Some(node) = self.pods.get(&id.ordinal).map(|bound_pod| &bound_pod.host_ip) else { return };
         for neighbor in self.pods.values().filter(|bound_pod| bound_pod.host_ip == *node) {
-            if neighbor.id.find(api).is_some_and(|pod| !is_deleted(pod) && !has_ended(pod)) {
+            if neighbor.id.find(api).is_some_and(|pod| !is_terminating(pod) && !has_ended(pod)) {
                 evict(now, api, &neighbor.id);
             }
         }
@@ -121,144 +135,160 @@ impl Kubelet {
 
     /// Ends a terminating pod. With `Latencies::removal` set, the kubelet first reports that the
     /// containers have ended and removes the pod some time later.
-    pub(super) fn end(&mut self, context: &mut Desk<'_>, api: &mut Api, id: &Arc<PodId>) {
-        let Some(pod) = id.find(api).filter(|pod| is_deleted(pod)) else { return };
-        match context.latencies.gone.as_ref().filter(|_| text(pod, "/status/phase") == "Running") {
-            None => api.remove(context.now, "Pod", &id.namespace, &id.name),
+    pub(super) fn finish_termination(
+        &mut self,
+        context: &mut ControllerContext<'_>,
+        api: &mut ApiServer,
+        id: &Arc<PodId>,
+    ) {
+        let Some(pod) = id.find(api).filter(|pod| is_terminating(pod)) else { return };
+        match context.latencies.removal.as_ref().filter(|_| text(pod, "/status/phase") == "Running") {
+            None => api.delete_immediately(context.now, "Pod", &id.namespace, &id.name),
             Some(gone) => {
-                let succeeds = context.latencies.chance.about("ends well", id.ordinal).bool();
-                self.bring(context.now, api, id, if succeeds { Stage::Succeeded } else { Stage::Failed });
-                context.after(context.latencies.draw(gone, "gone", id.ordinal), Chore::End(id.clone()));
+                let succeeds = context.latencies.rng.rng_for("ends well", id.ordinal).bool();
+                self.write_state(context.now, api, id, if succeeds { PodState::Succeeded } else { PodState::Failed });
+                context.schedule_after(
+                    context.latencies.sample(gone, "gone", id.ordinal),
+                    Task::FinishTermination(id.clone()),
+                );
             }
         }
     }
 
     /// Plans all pods again, now that no fault keeps them from becoming ready or from terminating.
-    pub(super) fn heal(&mut self, context: &mut Desk<'_>) {
+    pub(super) fn disable_faults(&mut self, context: &mut ControllerContext<'_>) {
         for bound_pod in self.pods.values_mut() {
             bound_pod.down_until = None;
-            if bound_pod.is_leaving() {
-                bound_pod.leave(context);
+            if bound_pod.is_terminating() {
+                bound_pod.begin_termination(context);
             } else {
-                bound_pod.tend(context);
+                bound_pod.plan_next(context);
             }
         }
     }
 
     /// Returns true if the pod is ready but refuses connections; records the fault if so.
-    pub(super) fn is_deaf(&self, now: Timestamp, faults: &mut Fates, uid: &str) -> bool {
+    pub(super) fn is_unreachable(&self, now: Timestamp, faults: &mut PodFaultInjector, uid: &str) -> bool {
         let Some(bound_pod) = self.pods.values().find(|bound_pod| bound_pod.id.uid == uid) else { return false };
-        let Some(fault @ Fate::Deaf { after_ms, for_ms }) = bound_pod.fault else { return false };
-        let from = later(bound_pod.bound_at, Duration::from_millis(after_ms));
-        let unreachable = !faults.are_healed() && from <= now && now < later(from, Duration::from_millis(for_ms));
+        let Some(fault @ PodFault::ProxyUnreachable { after_ms, for_ms }) = bound_pod.fault else { return false };
+        let from = saturating_add(bound_pod.bound_at, Duration::from_millis(after_ms));
+        let unreachable =
+            !faults.is_disabled() && from <= now && now < saturating_add(from, Duration::from_millis(for_ms));
         if unreachable {
-            faults.strike_pod(bound_pod.id.ordinal, fault);
+            faults.record_pod_fault(bound_pod.id.ordinal, fault);
         }
         unreachable
     }
 }
 
-impl Lodger {
+impl BoundPod {
     /// Starts tracking a newly bound pod.
-    fn move_in(context: &mut Desk<'_>, id: &Arc<PodId>, pod: &Arc<Value>, host_ip: String) -> Self {
-        let fault = context.faults.of_pod(id.ordinal).filter(|_| !context.faults.are_healed());
-        if let Some(after) = fault.and_then(Fate::strikes_after) {
-            context.after(after, Chore::Strike(id.clone()));
+    fn on_bound(context: &mut ControllerContext<'_>, id: &Arc<PodId>, pod: &Arc<Value>, host_ip: String) -> Self {
+        let fault = context.faults.pod_fault(id.ordinal).filter(|_| !context.faults.is_disabled());
+        if let Some(after) = fault.and_then(PodFault::triggers_after) {
+            context.schedule_after(after, Task::TriggerFault(id.clone()));
         }
         Self {
             id: id.clone(),
             // No earlier state: a pod may be deleted before its binding is observed.
             pod: Arc::new(Value::Null),
             bound_at: context.now,
-            start: context.latencies.draw(&context.latencies.start, "start", id.ordinal),
+            startup_delay: context.latencies.sample(&context.latencies.startup, "start", id.ordinal),
             fault,
-            restarts: restarts(pod),
+            restarts: restart_count(pod),
             down_until: None,
-            next: None,
-            plan: 0,
+            next_state: None,
+            plan_number: 0,
             host_ip,
         }
     }
 
-    fn is_leaving(&self) -> bool {
-        is_deleted(&self.pod)
+    fn is_terminating(&self) -> bool {
+        is_terminating(&self.pod)
     }
 
     /// Plans the end of the terminating pod.
-    fn leave(&mut self, context: &mut Desk<'_>) {
-        (self.next, self.plan) = (None, self.plan + 1);
+    fn begin_termination(&mut self, context: &mut ControllerContext<'_>) {
+        (self.next_state, self.plan_number) = (None, self.plan_number + 1);
         let delay = match self.fault {
-            Some(fault @ Fate::Lingers { for_ms }) if !context.faults.are_healed() => {
-                context.faults.strike_pod(self.id.ordinal, fault);
+            Some(fault @ PodFault::SlowTermination { for_ms }) if !context.faults.is_disabled() => {
+                context.faults.record_pod_fault(self.id.ordinal, fault);
                 Duration::from_millis(for_ms)
             }
-            _ => context.latencies.draw(&context.latencies.end, "end", self.id.ordinal),
+            _ => context.latencies.sample(&context.latencies.termination, "end", self.id.ordinal),
         };
-        context.after(delay, Chore::End(self.id.clone()));
+        context.schedule_after(delay, Task::FinishTermination(self.id.clone()));
     }
 
     /// Plans the next state of the pod.
-    fn tend(&mut self, context: &mut Desk<'_>) {
-        self.plan += 1;
-        let next = self.next_stage(&self.pod, context.now, context.faults);
-        self.next = next.map(|(stage, _)| stage);
+    fn plan_next(&mut self, context: &mut ControllerContext<'_>) {
+        self.plan_number += 1;
+        let next = self.next_planned_state(&self.pod, context.now, context.faults);
+        self.next_state = next.map(|(stage, _)| stage);
         if let Some((_, due)) = next {
-            if let Some(fault @ (Fate::Slow { .. } | Fate::NeverReady | Fate::NeverStarts)) =
-                self.fault.filter(|_| !context.faults.are_healed())
+            if let Some(fault @ (PodFault::SlowStart { .. } | PodFault::NeverReady | PodFault::NeverStarts)) =
+                self.fault.filter(|_| !context.faults.is_disabled())
             {
-                context.faults.strike_pod(self.id.ordinal, fault);
+                context.faults.record_pod_fault(self.id.ordinal, fault);
             }
-            context.timers.plan(due, Chore::Tend(self.id.clone(), self.plan));
+            context.timers.schedule(due, Task::ExecutePodPlan(self.id.clone(), self.plan_number));
         }
     }
 
     /// Returns the next state of the pod and its time; `None` if it stays as it is.
-    fn next_stage(&self, pod: &Value, now: Timestamp, faults: &Fates) -> Option<(Stage, Timestamp)> {
-        if is_deleted(pod) || !matches!(text(pod, "/status/phase"), "" | "Pending" | "Running") {
+    fn next_planned_state(
+        &self,
+        pod: &Value,
+        now: Timestamp,
+        faults: &PodFaultInjector,
+    ) -> Option<(PodState, Timestamp)> {
+        if is_terminating(pod) || !matches!(text(pod, "/status/phase"), "" | "Pending" | "Running") {
             return None;
         }
-        let ready = condition(pod, "Ready");
+        let ready = condition_status(pod, "Ready");
         // Steering annotations take precedence over faults.
-        match steering(pod) {
-            "never-ready" => (ready != "False").then(|| (Stage::NeverReady, later(now, STEERED))),
-            "failed" => Some((Stage::Failed, later(now, STEERED))),
-            "succeeded" => Some((Stage::Succeeded, later(now, STEERED))),
+        match steered_phase(pod) {
+            "never-ready" => (ready != "False").then(|| (PodState::NeverReady, saturating_add(now, STEERED_DELAY))),
+            "failed" => Some((PodState::Failed, saturating_add(now, STEERED_DELAY))),
+            "succeeded" => Some((PodState::Succeeded, saturating_add(now, STEERED_DELAY))),
             _ if ready == "True" => None,
-            _ => self.troubled_stage(faults).map_or_else(
-                || Some((Stage::Ready, self.ready_at(pod, faults).max(now))),
-                |faulty| (ready != "False").then(|| (faulty, self.started(self.start).max(now))),
+            _ => self.faulty_state(faults).map_or_else(
+                || Some((PodState::Ready, self.ready_at(pod, faults).max(now))),
+                |faulty| (ready != "False").then(|| (faulty, self.after_binding(self.startup_delay).max(now))),
             ),
         }
     }
 
     /// Returns the state in which a fault keeps the pod; `None` without such a fault.
-    fn troubled_stage(&self, faults: &Fates) -> Option<Stage> {
+    fn faulty_state(&self, faults: &PodFaultInjector) -> Option<PodState> {
         match self.fault {
-            _ if faults.are_healed() => None,
-            Some(Fate::NeverReady) => Some(Stage::NeverReady),
-            Some(Fate::NeverStarts) => Some(Stage::NeverStarts),
+            _ if faults.is_disabled() => None,
+            Some(PodFault::NeverReady) => Some(PodState::NeverReady),
+            Some(PodFault::NeverStarts) => Some(PodState::NeverStarts),
             _ => None,
         }
     }
 
     /// Returns the time at which the pod becomes ready.
-    fn ready_at(&self, pod: &Value, faults: &Fates) -> Timestamp {
+    fn ready_at(&self, pod: &Value, faults: &PodFaultInjector) -> Timestamp {
         if let Some(end) = self.down_until {
             return end;
         }
         match self.fault {
-            Some(Fate::Slow { after_ms }) if !faults.are_healed() => self.started(Duration::from_millis(after_ms)),
-            _ => steered_ready_at(pod).unwrap_or_else(|| self.started(self.start)),
+            Some(PodFault::SlowStart { after_ms }) if !faults.is_disabled() => {
+                self.after_binding(Duration::from_millis(after_ms))
+            }
+            _ => steered_ready_at(pod).unwrap_or_else(|| self.after_binding(self.startup_delay)),
         }
     }
 
-    fn started(&self, after: Duration) -> Timestamp {
-        later(self.bound_at, after)
+    fn after_binding(&self, after: Duration) -> Timestamp {
+        saturating_add(self.bound_at, after)
     }
 }
 
 /// Evicts a pod like the Eviction API of a node drain.
-fn evict(now: Timestamp, api: &mut Api, id: &PodId) {
+fn evict(now: Timestamp, api: &mut ApiServer, id: &PodId) {
     let message = "Eviction API: evicting";
     let disrupted = |pod: &mut Value| {
         set_condition(pod, now, "DisruptionTarget", "True", "EvictionByEvictionAPI", message);
@@ -268,12 +298,12 @@ fn evict(now: Timestamp, api: &mut Api, id: &PodId) {
     api.delete(now, "Pod", &id.namespace, &id.name, &options).expect("the pod exists");
 }
 
-fn steering(pod: &Value) -> &str {
+fn steered_phase(pod: &Value) -> &str {
     pod["metadata"]["annotations"][PHASE_ANNOTATION].as_str().unwrap_or_default()
 }
 
 fn is_steered(pod: &Value) -> bool {
-    matches!(steering(pod), "never-ready" | "failed" | "succeeded")
+    matches!(steered_phase(pod), "never-ready" | "failed" | "succeeded")
 }
 
 /// Returns the ready time by annotation: seconds after the pod was scheduled. `None` without a
@@ -284,9 +314,9 @@ fn steered_ready_at(pod: &Value) -> Option<Timestamp> {
     let scheduled = items(pod, "/status/conditions").find(|condition| condition["type"] == "PodScheduled");
     let since = scheduled.map(|condition| text(condition, "/lastTransitionTime"));
     let since = since.unwrap_or_else(|| text(pod, "/metadata/creationTimestamp"));
-    Some(later(since.parse().ok()?, Duration::from_secs(seconds)))
+    Some(saturating_add(since.parse().ok()?, Duration::from_secs(seconds)))
 }
 
-fn restarts(pod: &Value) -> u64 {
+fn restart_count(pod: &Value) -> u64 {
     items(pod, "/status/containerStatuses").filter_map(|status| status["restartCount"].as_u64()).max().unwrap_or(0)
 }

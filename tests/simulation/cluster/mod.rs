@@ -5,21 +5,21 @@
 //! and schedules tasks, [`Cluster::act`] runs the due ones. Like real components they lag behind
 //! the API server, by latencies from a seed.
 
-mod agenda;
-mod dashboards;
-mod endpoints;
-mod fates;
-mod garbage;
+mod endpoint_slices;
+mod garbage_collector;
 mod gateways;
 mod kubelet;
+mod latencies;
 mod nodes;
-mod pace;
+mod object_view;
+mod pod_faults;
+mod pod_status;
 mod proxy;
-mod read;
+mod ray_dashboard;
 mod scheduler;
-mod status;
 #[cfg(test)]
 mod tests;
+mod timer_queue;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,162 +29,181 @@ use bytes::Bytes;
 use http::Response;
 use jiff::Timestamp;
 
-use crate::api::{Api, Change, Proxied};
-use agenda::Agenda;
-use dashboards::Dashboards;
-use endpoints::Endpoints;
-pub use fates::{BoardFate, Fate, FateList, Fates, Odds};
-use garbage::Garbage;
-use gateways::{Gateways, Way};
+use crate::api::{ApiServer, ObjectChange, ProxyRequest};
+use endpoint_slices::EndpointSliceController;
+use garbage_collector::GarbageCollector;
+use gateways::{GatewayController, GatewayObjectKey};
 use kubelet::Kubelet;
+pub use latencies::Latencies;
+use latencies::saturating_add;
 pub use nodes::{Node, Nodes};
-pub use pace::Pace;
-use pace::later;
+use object_view::{PodId, namespaced_name, text, uid};
+pub use pod_faults::{DashboardFault, FaultList, FaultOdds, PodFault, PodFaultInjector};
+pub use proxy::NoResponse;
 use proxy::Proxy;
-pub use proxy::Silence;
-use read::{PodId, key, text, uid};
+use ray_dashboard::RayDashboards;
 use scheduler::Scheduler;
+use timer_queue::TimerQueue;
 
 /// All cluster components except the API server and Sluice.
 #[derive(Debug)]
-pub struct Cluster {
-    latencies: Pace,
-    faults: Fates,
-    timers: Agenda<Chore>,
+pub struct SimulatedCluster {
+    latencies: Latencies,
+    faults: PodFaultInjector,
+    timers: TimerQueue<Task>,
     /// Existing pods by uid.
     pods: BTreeMap<String, Arc<PodId>>,
     /// Number of pods created so far.
-    made: u64,
+    created_pods: u64,
     scheduler: Scheduler,
     kubelet: Kubelet,
-    endpoints: Endpoints,
-    garbage: Garbage,
-    gateways: Gateways,
-    dashboards: Dashboards,
+    endpoints: EndpointSliceController,
+    garbage: GarbageCollector,
+    gateways: GatewayController,
+    dashboards: RayDashboards,
 }
 
 /// Scheduled task of a component.
 #[derive(Debug)]
-enum Chore {
+enum Task {
     /// Create the nodes.
-    Furnish,
+    CreateNodes,
     /// Bind a new pod.
     Schedule(Arc<PodId>),
     /// Retry the unschedulable pods.
-    ScheduleAgain,
+    RetryScheduling,
     /// Execute the plan with this number for a pod.
-    Tend(Arc<PodId>, u64),
+    ExecutePodPlan(Arc<PodId>, u64),
     /// Trigger the fault of a pod.
-    Strike(Arc<PodId>),
+    TriggerFault(Arc<PodId>),
     /// End a terminating pod.
-    End(Arc<PodId>),
+    FinishTermination(Arc<PodId>),
     /// Sync the EndpointSlice of a Service.
-    Publish((String, String)),
+    SyncEndpoints((String, String)),
     /// Write the status of a Gateway or an HTTPRoute.
-    LetIn(Way),
+    SyncGatewayStatus(GatewayObjectKey),
     /// Process the object with this uid in the garbage collector.
-    Collect(String),
+    CollectGarbage(String),
 }
 
 /// Context shared by the components while they observe a change.
-struct Desk<'a> {
+struct ControllerContext<'a> {
     now: Timestamp,
-    latencies: &'a Pace,
-    faults: &'a mut Fates,
-    timers: &'a mut Agenda<Chore>,
+    latencies: &'a Latencies,
+    faults: &'a mut PodFaultInjector,
+    timers: &'a mut TimerQueue<Task>,
 }
 
-impl Desk<'_> {
-    fn after(&mut self, delay: Duration, task: Chore) {
-        self.timers.plan(later(self.now, delay), task);
+impl ControllerContext<'_> {
+    fn schedule_after(&mut self, delay: Duration, task: Task) {
+        self.timers.schedule(saturating_add(self.now, delay), task);
     }
 }
 
-impl Cluster {
+impl SimulatedCluster {
     /// Creates a cluster. The nodes are created by the first call of [`Self::act`].
-    pub fn new(capacity: Nodes, latencies: Pace, faults: Fates) -> Self {
-        let mut timers = Agenda::default();
-        timers.plan(Timestamp::UNIX_EPOCH, Chore::Furnish);
+    pub fn new(capacity: Nodes, latencies: Latencies, faults: PodFaultInjector) -> Self {
+        let mut timers = TimerQueue::default();
+        timers.schedule(Timestamp::UNIX_EPOCH, Task::CreateNodes);
         Self {
             latencies,
             faults,
             timers,
             pods: BTreeMap::new(),
-            made: 0,
+            created_pods: 0,
             scheduler: Scheduler::new(capacity),
             kubelet: Kubelet::default(),
-            endpoints: Endpoints::default(),
-            garbage: Garbage::default(),
-            gateways: Gateways::default(),
-            dashboards: Dashboards::default(),
+            endpoints: EndpointSliceController::default(),
+            garbage: GarbageCollector::default(),
+            gateways: GatewayController::default(),
+            dashboards: RayDashboards::default(),
         }
     }
 
     /// Observes a change of an object and schedules the resulting tasks. All changes have to be
     /// observed in order, including those that the cluster itself makes.
-    pub fn see(&mut self, now: Timestamp, change: &Change) {
-        let context = &mut Desk { now, latencies: &self.latencies, faults: &mut self.faults, timers: &mut self.timers };
+    pub fn observe(&mut self, now: Timestamp, change: &ObjectChange) {
+        let context = &mut ControllerContext {
+            now,
+            latencies: &self.latencies,
+            faults: &mut self.faults,
+            timers: &mut self.timers,
+        };
         match change.kind.kind.as_str() {
             // Events are frequent and no component reacts to them.
             "Event" => return,
             "Pod" => {
-                self.endpoints.see_pod(context, &change.object, change.before.as_deref(), change.gone);
-                self.see_pod(now, change);
+                self.endpoints.observe_pod(context, &change.object, change.before.as_deref(), change.deleted);
+                self.observe_pod(now, change);
             }
-            "Service" => self.endpoints.see_service(context, &change.object, change.gone),
-            "EndpointSlice" => self.endpoints.see_slice(context, &change.object, change.gone),
+            "Service" => self.endpoints.observe_service(context, &change.object, change.deleted),
+            "EndpointSlice" => self.endpoints.observe_slice(context, &change.object, change.deleted),
             _ => {}
         }
-        let context = &mut Desk { now, latencies: &self.latencies, faults: &mut self.faults, timers: &mut self.timers };
-        self.garbage.see(context, change);
-        self.gateways.see(context, change);
+        let context = &mut ControllerContext {
+            now,
+            latencies: &self.latencies,
+            faults: &mut self.faults,
+            timers: &mut self.timers,
+        };
+        self.garbage.observe(context, change);
+        self.gateways.observe(context, change);
     }
 
-    fn see_pod(&mut self, now: Timestamp, change: &Change) {
-        let context = &mut Desk { now, latencies: &self.latencies, faults: &mut self.faults, timers: &mut self.timers };
+    fn observe_pod(&mut self, now: Timestamp, change: &ObjectChange) {
+        let context = &mut ControllerContext {
+            now,
+            latencies: &self.latencies,
+            faults: &mut self.faults,
+            timers: &mut self.timers,
+        };
         let pod = &change.object;
         let id = self.pods.entry(uid(pod).to_owned()).or_insert_with(|| {
-            let (namespace, name) = key(pod);
-            self.made += 1;
-            Arc::new(PodId { ordinal: self.made - 1, namespace, name, uid: uid(pod).to_owned() })
+            let (namespace, name) = namespaced_name(pod);
+            self.created_pods += 1;
+            Arc::new(PodId { ordinal: self.created_pods - 1, namespace, name, uid: uid(pod).to_owned() })
         });
         let id = id.clone();
-        self.scheduler.see(context, &id, pod, change.gone);
-        if change.gone {
+        self.scheduler.observe(context, &id, pod, change.deleted);
+        if change.deleted {
             self.pods.remove(&id.uid);
-            self.kubelet.forget(&id);
-        } else if let Some(number) = self.scheduler.node_number(text(pod, "/spec/nodeName")) {
-            self.kubelet.see(context, &id, pod, nodes::host_address(number));
+            self.kubelet.remove(&id);
+        } else if let Some(number) = self.scheduler.node_index(text(pod, "/spec/nodeName")) {
+            self.kubelet.observe(context, &id, pod, nodes::host_ip(number));
         }
     }
 
     /// Returns the due time of the next task; `None` if there is none.
-    pub fn next(&self) -> Option<Timestamp> {
-        self.timers.next()
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.timers.next_deadline()
     }
 
     /// Runs all due tasks.
-    pub fn act(&mut self, now: Timestamp, api: &mut Api) {
-        while let Some(task) = self.timers.take(now) {
+    pub fn run_due(&mut self, now: Timestamp, api: &mut ApiServer) {
+        while let Some(task) = self.timers.pop_due(now) {
             match task {
-                Chore::Furnish => self.scheduler.furnish(now, api),
-                Chore::Schedule(pod) => self.scheduler.schedule(now, api, &pod),
-                Chore::ScheduleAgain => self.scheduler.schedule_again(now, api),
-                Chore::Tend(pod, plan) => self.kubelet.tend(now, api, &pod, plan),
-                Chore::Strike(pod) => self.kubelet.strike(now, &mut self.faults, api, &pod),
-                Chore::End(pod) => {
+                Task::CreateNodes => self.scheduler.create_nodes(now, api),
+                Task::Schedule(pod) => self.scheduler.schedule(now, api, &pod),
+                Task::RetryScheduling => self.scheduler.retry_unschedulable(now, api),
+                Task::ExecutePodPlan(pod, plan) => self.kubelet.execute_plan(now, api, &pod, plan),
+                Task::TriggerFault(pod) => self.kubelet.trigger_fault(now, &mut self.faults, api, &pod),
+                Task::FinishTermination(pod) => {
                     let (latencies, faults, timers) = (&self.latencies, &mut self.faults, &mut self.timers);
-                    self.kubelet.end(&mut Desk { now, latencies, faults, timers }, api, &pod);
+                    self.kubelet.finish_termination(
+                        &mut ControllerContext { now, latencies, faults, timers },
+                        api,
+                        &pod,
+                    );
                 }
-                Chore::Publish(service) => self.endpoints.publish(now, api, &service),
-                Chore::LetIn(way) => self.gateways.let_in(now, api, &way),
-                Chore::Collect(uid) => self.garbage.collect(now, api, &uid),
+                Task::SyncEndpoints(service) => self.endpoints.sync(now, api, &service),
+                Task::SyncGatewayStatus(way) => self.gateways.sync_status(now, api, &way),
+                Task::CollectGarbage(uid) => self.garbage.process(now, api, &uid),
             }
         }
     }
 
     /// Responds to a proxied request to a Service or a pod.
-    pub fn answer(&mut self, now: Timestamp, api: &Api, call: &Proxied) -> Response<Bytes> {
+    pub fn handle_proxy_request(&mut self, now: Timestamp, api: &ApiServer, call: &ProxyRequest) -> Response<Bytes> {
         let mut proxy = Proxy {
             now,
             api,
@@ -199,15 +218,20 @@ impl Cluster {
 
     /// Disables faults from now on: pods with a lasting fault become ready, and Ray dashboards
     /// respond.
-    pub fn heal(&mut self, now: Timestamp) {
-        self.faults.heal();
-        self.timers.strike_out(|task| matches!(task, Chore::Strike(_)));
-        let context = &mut Desk { now, latencies: &self.latencies, faults: &mut self.faults, timers: &mut self.timers };
-        self.kubelet.heal(context);
+    pub fn disable_faults(&mut self, now: Timestamp) {
+        self.faults.disable();
+        self.timers.cancel(|task| matches!(task, Task::TriggerFault(_)));
+        let context = &mut ControllerContext {
+            now,
+            latencies: &self.latencies,
+            faults: &mut self.faults,
+            timers: &mut self.timers,
+        };
+        self.kubelet.disable_faults(context);
     }
 
     /// Returns the faults triggered so far.
-    pub fn struck(&self) -> &FateList {
-        self.faults.struck()
+    pub fn triggered_faults(&self) -> &FaultList {
+        self.faults.triggered()
     }
 }

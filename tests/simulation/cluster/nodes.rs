@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use sluice_api::quantity::Exact;
 
-use super::read::{fields, items, text};
+use super::object_view::{items, map_entries, text};
 
 /// Amounts by resource: CPU in milli-CPU, memory in bytes, devices and pods as counts.
 pub(super) type Amounts = BTreeMap<String, i64>;
@@ -44,21 +44,21 @@ impl Node {
 
     /// Adds a label.
     #[must_use]
-    pub fn labelled(mut self, key: &str, value: &str) -> Self {
+    pub fn with_label(mut self, key: &str, value: &str) -> Self {
         self.labels.insert(key.to_owned(), value.to_owned());
         self
     }
 
     /// Adds a NoSchedule taint.
     #[must_use]
-    pub fn tainted(mut self, key: &str, value: &str) -> Self {
+    pub fn with_taint(mut self, key: &str, value: &str) -> Self {
         self.taints.insert(key.to_owned(), value.to_owned());
         self
     }
 
     /// Sets the allocatable quantity of a resource.
     #[must_use]
-    pub fn with(mut self, resource: &str, quantity: &str) -> Self {
+    pub fn with_allocatable(mut self, resource: &str, quantity: &str) -> Self {
         self.allocatable.insert(resource.to_owned(), quantity.to_owned());
         self
     }
@@ -70,35 +70,36 @@ pub struct Nodes(pub Vec<Node>);
 
 impl Nodes {
     /// Creates `count` nodes like those of the test environment.
-    pub fn alike(count: usize) -> Self {
+    pub fn uniform(count: usize) -> Self {
         Self((0..count).map(Node::numbered).collect())
     }
 }
 
 /// Nodes with their free capacity.
 #[derive(Debug)]
-pub(super) struct Rooms {
-    rooms: Vec<Room>,
+pub(super) struct NodeStates {
+    nodes: Vec<NodeState>,
 }
 
 #[derive(Debug)]
-struct Room {
+struct NodeState {
     node: Node,
     free: Amounts,
 }
 
-impl Rooms {
+impl NodeStates {
     pub(super) fn new(nodes: Nodes) -> Self {
         let room = |node: Node| {
-            let amount = |(resource, quantity): (&String, &String)| (resource.clone(), amount(resource, quantity));
-            Room { free: node.allocatable.iter().map(amount).collect(), node }
+            let amount =
+                |(resource, quantity): (&String, &String)| (resource.clone(), parse_amount(resource, quantity));
+            NodeState { free: node.allocatable.iter().map(amount).collect(), node }
         };
-        Self { rooms: nodes.0.into_iter().map(room).collect() }
+        Self { nodes: nodes.0.into_iter().map(room).collect() }
     }
 
     /// Returns the nodes as ready Node objects.
     pub(super) fn objects(&self) -> impl Iterator<Item = Value> {
-        self.rooms.iter().enumerate().map(|(number, room)| {
+        self.nodes.iter().enumerate().map(|(number, room)| {
             let node = &room.node;
             let taint = |(key, value): (&String, &String)| json!({"key": key, "value": value, "effect": "NoSchedule"});
             json!({
@@ -108,7 +109,7 @@ impl Rooms {
                 "status": {
                     "capacity": node.allocatable, "allocatable": node.allocatable,
                     "addresses": [
-                        {"type": "InternalIP", "address": host_address(number)},
+                        {"type": "InternalIP", "address": host_ip(number)},
                         {"type": "Hostname", "address": node.name},
                     ],
                     "conditions": [
@@ -120,23 +121,23 @@ impl Rooms {
     }
 
     /// Returns the index of a node; `None` if the name is unknown.
-    pub(super) fn number(&self, name: &str) -> Option<usize> {
-        self.rooms.iter().position(|room| room.node.name == name)
+    pub(super) fn index_of(&self, name: &str) -> Option<usize> {
+        self.nodes.iter().position(|room| room.node.name == name)
     }
 
     pub(super) fn name(&self, number: usize) -> &str {
-        &self.rooms[number].node.name
+        &self.nodes[number].node.name
     }
 
     /// Returns the index of the fitting node with the most free CPU.
     ///
     /// # Errors
     /// Returns the scheduler's message if the pod fits on no node.
-    pub(super) fn place(&self, pod: &Value, requests: &Amounts) -> Result<usize, String> {
+    pub(super) fn find_node(&self, pod: &Value, requests: &Amounts) -> Result<usize, String> {
         let mut best: Option<(usize, i64)> = None;
         let mut obstacles: BTreeMap<String, usize> = BTreeMap::new();
-        for (number, room) in self.rooms.iter().enumerate() {
-            match room.obstacle(pod, requests) {
+        for (number, room) in self.nodes.iter().enumerate() {
+            match room.unschedulable_reason(pod, requests) {
                 Some(obstacle) => *obstacles.entry(obstacle).or_default() += 1,
                 None => {
                     let free = room.free.get("cpu").copied().unwrap_or(0);
@@ -148,29 +149,29 @@ impl Rooms {
         }
         best.map(|(number, _)| number).ok_or_else(|| {
             let obstacles: Vec<String> = obstacles.iter().map(|(what, nodes)| format!("{nodes} {what}")).collect();
-            format!("0/{} nodes are available: {}.", self.rooms.len(), obstacles.join(", "))
+            format!("0/{} nodes are available: {}.", self.nodes.len(), obstacles.join(", "))
         })
     }
 
-    pub(super) fn take(&mut self, number: usize, requests: &Amounts) {
+    pub(super) fn reserve(&mut self, number: usize, requests: &Amounts) {
         for (resource, amount) in requests {
-            *self.rooms[number].free.entry(resource.clone()).or_default() -= amount;
+            *self.nodes[number].free.entry(resource.clone()).or_default() -= amount;
         }
     }
 
-    pub(super) fn give_back(&mut self, number: usize, requests: &Amounts) {
+    pub(super) fn release(&mut self, number: usize, requests: &Amounts) {
         for (resource, amount) in requests {
-            *self.rooms[number].free.entry(resource.clone()).or_default() += amount;
+            *self.nodes[number].free.entry(resource.clone()).or_default() += amount;
         }
     }
 }
 
-impl Room {
+impl NodeState {
     /// Returns why a pod does not fit on this node, in the words of kube-scheduler; `None` if it
     /// fits.
-    fn obstacle(&self, pod: &Value, requests: &Amounts) -> Option<String> {
+    fn unschedulable_reason(&self, pod: &Value, requests: &Amounts) -> Option<String> {
         let selected = |(key, value): (&str, &Value)| self.node.labels.get(key).map(String::as_str) == value.as_str();
-        if !fields(pod, "/spec/nodeSelector").all(selected) {
+        if !map_entries(pod, "/spec/nodeSelector").all(selected) {
             return Some("node(s) didn't match Pod's node affinity/selector".to_owned());
         }
         if let Some((key, value)) = self.node.taints.iter().find(|taint| !tolerates(pod, taint)) {
@@ -196,41 +197,41 @@ fn tolerates(pod: &Value, (key, value): &(&String, &String)) -> bool {
 
 /// Returns the total requests of a pod: the maximum of containers plus sidecars and of each init
 /// container plus the sidecars started before it; plus overhead.
-pub(super) fn requests(pod: &Value) -> Amounts {
+pub(super) fn pod_requests(pod: &Value) -> Amounts {
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in items(pod, "/spec/initContainers") {
         if text(container, "/restartPolicy") == "Always" {
-            add(&mut sidecars, &of_container(container));
+            add(&mut sidecars, &container_requests(container));
         } else {
             let mut with_started_sidecars = sidecars.clone();
-            add(&mut with_started_sidecars, &of_container(container));
-            raise(&mut peak, &with_started_sidecars);
+            add(&mut with_started_sidecars, &container_requests(container));
+            raise_to(&mut peak, &with_started_sidecars);
         }
     }
     let mut total = sidecars;
     for container in items(pod, "/spec/containers") {
-        add(&mut total, &of_container(container));
+        add(&mut total, &container_requests(container));
     }
-    raise(&mut total, &peak);
-    add(&mut total, &amounts(fields(pod, "/spec/overhead")));
+    raise_to(&mut total, &peak);
+    add(&mut total, &parse_amounts(map_entries(pod, "/spec/overhead")));
     add(&mut total, &Amounts::from([("pods".to_owned(), 1)]));
     total
 }
 
 /// Returns the requests of a container; missing ones default to its limits, as in the API server.
-fn of_container(container: &Value) -> Amounts {
-    let mut requested = amounts(fields(container, "/resources/limits"));
-    requested.extend(amounts(fields(container, "/resources/requests")));
+fn container_requests(container: &Value) -> Amounts {
+    let mut requested = parse_amounts(map_entries(container, "/resources/limits"));
+    requested.extend(parse_amounts(map_entries(container, "/resources/requests")));
     requested
 }
 
-fn amounts<'a>(quantities: impl Iterator<Item = (&'a str, &'a Value)>) -> Amounts {
+fn parse_amounts<'a>(quantities: impl Iterator<Item = (&'a str, &'a Value)>) -> Amounts {
     let quantity = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    quantities.map(|(resource, value)| (resource.to_owned(), amount(resource, &quantity(value)))).collect()
+    quantities.map(|(resource, value)| (resource.to_owned(), parse_amount(resource, &quantity(value)))).collect()
 }
 
 /// Parses a quantity. A malformed one becomes larger than any node, so that tests notice it.
-fn amount(resource: &str, quantity: &str) -> i64 {
+fn parse_amount(resource: &str, quantity: &str) -> i64 {
     Exact::parse(quantity).map_or(i64::MAX / 1024, |exact| exact.to_amount(resource).get())
 }
 
@@ -240,7 +241,7 @@ fn add(total: &mut Amounts, more: &Amounts) {
     }
 }
 
-fn raise(total: &mut Amounts, least: &Amounts) {
+fn raise_to(total: &mut Amounts, least: &Amounts) {
     for (resource, amount) in least {
         let current = total.entry(resource.clone()).or_default();
         *current = (*current).max(*amount);
@@ -248,7 +249,7 @@ fn raise(total: &mut Amounts, least: &Amounts) {
 }
 
 /// Returns the IP of the node with an index, in 198.18.0.0/16 (reserved for benchmarks, RFC 2544).
-pub(super) fn host_address(number: usize) -> String {
+pub(super) fn host_ip(number: usize) -> String {
     format!("198.18.{}.{}", 1 + number / 250, 1 + number % 250)
 }
 
@@ -262,8 +263,8 @@ mod tests {
         json!({"spec": spec})
     }
 
-    fn place(rooms: &Rooms, pod: &Value) -> Result<usize, String> {
-        rooms.place(pod, &requests(pod))
+    fn place(rooms: &NodeStates, pod: &Value) -> Result<usize, String> {
+        rooms.find_node(pod, &pod_requests(pod))
     }
 
     #[test]
@@ -278,7 +279,7 @@ mod tests {
             "overhead": {"cpu": "100m"},
         }));
 
-        let requested = requests(&pod);
+        let requested = pod_requests(&pod);
 
         let amount = |resource: &str| requested.get(resource).copied();
         assert_eq!((amount("cpu"), amount("memory")), (Some(3_100), Some(1 << 30)));
@@ -287,26 +288,29 @@ mod tests {
 
     #[test]
     fn pod_is_placed_on_the_node_with_most_free_cpu() {
-        let mut rooms = Rooms::new(Nodes::alike(2));
+        let mut rooms = NodeStates::new(Nodes::uniform(2));
         let pod = pod(json!({"containers": [{"resources": {"requests": {"cpu": "40"}}}]}));
 
         for expected in [0, 1] {
             let number = place(&rooms, &pod).expect("a node");
             assert_eq!(number, expected);
-            rooms.take(number, &requests(&pod));
+            rooms.reserve(number, &pod_requests(&pod));
         }
 
         assert_eq!(place(&rooms, &pod), Err("0/2 nodes are available: 2 Insufficient cpu.".to_owned()));
-        rooms.give_back(1, &requests(&pod));
+        rooms.release(1, &pod_requests(&pod));
         assert_eq!(place(&rooms, &pod), Ok(1));
     }
 
     #[test]
     fn pod_is_placed_where_its_resources_are_free() {
-        let nodes = vec![Node::numbered(0).with("nvidia.com/gpu", "0"), Node::numbered(1).with("cpu", "8")];
+        let nodes = vec![
+            Node::numbered(0).with_allocatable("nvidia.com/gpu", "0"),
+            Node::numbered(1).with_allocatable("cpu", "8"),
+        ];
         let pod = pod(json!({"containers": [{"resources": {"requests": {"nvidia.com/gpu": "1"}}}]}));
 
-        assert_eq!(place(&Rooms::new(Nodes(nodes)), &pod), Ok(1));
+        assert_eq!(place(&NodeStates::new(Nodes(nodes)), &pod), Ok(1));
     }
 
     #[rstest]
@@ -319,11 +323,11 @@ mod tests {
          1 node(s) had untolerated taint {spot: yes}."))]
     fn pod_is_placed_by_node_selector_and_tolerations(#[case] spec: Value, #[case] placed: Result<usize, &str>) {
         let nodes = vec![
-            Node::numbered(0).labelled("pool", "a"),
-            Node::numbered(1).labelled("pool", "b").tainted("spot", "yes"),
+            Node::numbered(0).with_label("pool", "a"),
+            Node::numbered(1).with_label("pool", "b").with_taint("spot", "yes"),
         ];
 
-        let found = place(&Rooms::new(Nodes(nodes)), &pod(spec));
+        let found = place(&NodeStates::new(Nodes(nodes)), &pod(spec));
 
         assert_eq!(found, placed.map_err(str::to_owned));
     }

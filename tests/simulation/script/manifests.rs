@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 use sluice_api::ray::admission_annotations::{ADMISSION_TIMEOUT_ANNOTATION, EXCEEDS_QUOTA_ANNOTATION};
 use sluice_api::ray::routing_annotations::ROUTE_ANNOTATION;
 
-use super::scene::{Cohort, Flavor, Priority, Queue, Quota, Size};
+use super::setup::{Cohort, Flavor, Priority, Queue, Quota, ResourceAmounts};
 use super::step::{Cluster, Group, Pods, Service};
 
 /// Documents of the RayService sample and of the queue sample.
 static SERVICE_SAMPLE: LazyLock<Vec<Value>> =
-    LazyLock::new(|| documents(include_str!("../../../config/samples/rayservice.yaml")));
+    LazyLock::new(|| parse_documents(include_str!("../../../config/samples/rayservice.yaml")));
 static QUEUE_SAMPLE: LazyLock<Vec<Value>> =
-    LazyLock::new(|| documents(include_str!("../../../config/samples/queue.yaml")));
+    LazyLock::new(|| parse_documents(include_str!("../../../config/samples/queue.yaml")));
 /// `maxReplicas` of every worker group.
-pub(crate) const MOST_WORKERS: u32 = 10;
+pub(crate) const MAX_WORKERS: u32 = 10;
 /// Name of the GatewayClass.
 const GATEWAY_CLASS: &str = "ways";
 /// Resources of every quota.
@@ -24,33 +24,33 @@ const RESOURCES: [&str; 3] = ["cpu", "memory", "nvidia.com/gpu"];
 /// Namespace of a script. The names of its cluster-scoped objects begin with the name of the
 /// namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ScriptNamespace {
     /// Name of the namespace.
-    pub(crate) namespace: String,
+    pub(crate) name: String,
 }
 
-impl Place {
+impl ScriptNamespace {
     /// Returns the namespace with this name.
     pub(crate) fn new(namespace: impl Into<String>) -> Self {
-        Self { namespace: namespace.into() }
+        Self { name: namespace.into() }
     }
 
     /// Returns the prefixed name of a cluster-scoped object.
-    pub(crate) fn global(&self, name: &str) -> String {
-        format!("{}-{name}", self.namespace)
+    pub(crate) fn cluster_scoped_name(&self, name: &str) -> String {
+        format!("{}-{name}", self.name)
     }
 
     /// Returns the Namespace.
     pub(crate) fn namespace(&self) -> Value {
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.name}})
     }
 
     /// Returns a ResourceFlavor. The node label of a dedicated one is the architecture of all
     /// simulated nodes.
     pub(crate) fn flavor(&self, flavor: &Flavor) -> Value {
         let mut object = QUEUE_SAMPLE[0].clone();
-        object["metadata"]["name"] = self.global(&flavor.name).into();
-        if flavor.picky {
+        object["metadata"]["name"] = self.cluster_scoped_name(&flavor.name).into();
+        if flavor.dedicated {
             object["spec"] = json!({
                 "nodeLabels": {"kubernetes.io/arch": "amd64"},
                 "tolerations": [{"key": "spot", "operator": "Exists"}],
@@ -64,7 +64,7 @@ impl Place {
         json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2",
             "kind": "WorkloadPriorityClass",
-            "metadata": {"name": self.global(&priority.name)},
+            "metadata": {"name": self.cluster_scoped_name(&priority.name)},
             "value": priority.value,
         })
     }
@@ -74,7 +74,7 @@ impl Place {
         json!({
             "apiVersion": "gateway.networking.k8s.io/v1",
             "kind": "GatewayClass",
-            "metadata": {"name": self.global(GATEWAY_CLASS)},
+            "metadata": {"name": self.cluster_scoped_name(GATEWAY_CLASS)},
             "spec": {"controllerName": "sluice.dev/simulated"},
         })
     }
@@ -83,12 +83,12 @@ impl Place {
     pub(crate) fn cohort(&self, cohort: &Cohort) -> Value {
         let mut spec = json!({});
         if !cohort.quotas.is_empty() {
-            spec["resourceGroups"] = self.quotas(&cohort.quotas);
+            spec["resourceGroups"] = self.resource_groups(&cohort.quotas);
         }
         json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2",
             "kind": "Cohort",
-            "metadata": {"name": self.global(&cohort.name)},
+            "metadata": {"name": self.cluster_scoped_name(&cohort.name)},
             "spec": spec,
         })
     }
@@ -96,19 +96,19 @@ impl Place {
     /// Returns a ClusterQueue.
     pub(crate) fn cluster_queue(&self, queue: &Queue) -> Value {
         let mut object = QUEUE_SAMPLE[1].clone();
-        object["metadata"]["name"] = self.global(&queue.name).into();
+        object["metadata"]["name"] = self.cluster_scoped_name(&queue.name).into();
         let spec = &mut object["spec"];
-        spec["resourceGroups"] = self.quotas(&queue.quotas);
+        spec["resourceGroups"] = self.resource_groups(&queue.quotas);
         if let Some(cohort) = &queue.cohort {
-            spec["cohortName"] = self.global(cohort).into();
+            spec["cohortName"] = self.cluster_scoped_name(cohort).into();
         }
-        if let Some(within) = queue.within {
+        if let Some(within) = queue.within_cluster_queue {
             spec["preemption"]["withinClusterQueue"] = json!(within);
         }
         if let Some(reclaim) = queue.reclaim {
             spec["preemption"]["reclaimWithinCohort"] = json!(reclaim);
         }
-        if queue.strict {
+        if queue.strict_fifo {
             spec["queueingStrategy"] = "StrictFIFO".into();
         }
         object
@@ -117,13 +117,13 @@ impl Place {
     /// Returns the LocalQueue of a ClusterQueue.
     pub(crate) fn local_queue(&self, queue: &Queue) -> Value {
         let mut object = QUEUE_SAMPLE[2].clone();
-        object["metadata"] = json!({"name": queue.name, "namespace": self.namespace});
-        object["spec"]["clusterQueue"] = self.global(&queue.name).into();
+        object["metadata"] = json!({"name": queue.name, "namespace": self.name});
+        object["spec"]["clusterQueue"] = self.cluster_scoped_name(&queue.name).into();
         object
     }
 
     /// Returns `spec.resourceGroups`.
-    pub(crate) fn quotas(&self, quotas: &[Quota]) -> Value {
+    pub(crate) fn resource_groups(&self, quotas: &[Quota]) -> Value {
         let flavors = quotas.iter().map(|quota| {
             let limits = [("borrowingLimit", quota.borrowing), ("lendingLimit", quota.lending)];
             let resources = RESOURCES.into_iter().map(|resource| {
@@ -135,7 +135,7 @@ impl Place {
                 }
                 entry
             });
-            json!({"name": self.global(&quota.flavor), "resources": resources.collect::<Vec<_>>()})
+            json!({"name": self.cluster_scoped_name(&quota.flavor), "resources": resources.collect::<Vec<_>>()})
         });
         json!([{"coveredResources": RESOURCES, "flavors": flavors.collect::<Vec<_>>()}])
     }
@@ -147,25 +147,25 @@ impl Place {
         if service.recreate {
             object["metadata"]["annotations"][EXCEEDS_QUOTA_ANNOTATION] = "Recreate".into();
         }
-        if let Some(seconds) = service.patience {
+        if let Some(seconds) = service.admission_timeout {
             object["metadata"]["annotations"][ADMISSION_TIMEOUT_ANNOTATION] = format!("{seconds}s").into();
         }
         let spec = &mut object["spec"];
-        spec["rayClusterDeletionDelaySeconds"] = service.linger.into();
+        spec["rayClusterDeletionDelaySeconds"] = service.deletion_delay.into();
         spec["serveConfigV2"] = serve_config(service.edition).into();
         spec["suspend"] = service.suspend.into();
-        fill(&mut spec["rayClusterConfig"], &service.pods);
-        if let Some(steps) = service.steps {
+        set_pods(&mut spec["rayClusterConfig"], &service.pods);
+        if let Some(steps) = service.incremental {
             let replicas = service.pods.groups.first().map_or(0, |group| group.replicas);
-            spec["serveConfigV2"] = serve_config_of(service.edition, replicas).into();
+            spec["serveConfigV2"] = serve_config_with_replicas(service.edition, replicas).into();
             spec["upgradeStrategy"] = json!({
                 "type": "NewClusterWithIncrementalUpgrade",
                 "clusterUpgradeOptions": {
-                    "maxSurgePercent": steps.surge, "stepSizePercent": steps.step, "intervalSeconds": steps.interval,
-                    "gatewayClassName": self.global(GATEWAY_CLASS),
+                    "maxSurgePercent": steps.surge, "stepSizePercent": steps.step_size, "intervalSeconds": steps.interval,
+                    "gatewayClassName": self.cluster_scoped_name(GATEWAY_CLASS),
                 },
             });
-            if steps.adopts {
+            if steps.user_provided_route {
                 object["metadata"]["annotations"][ROUTE_ANNOTATION] = service.name.as_str().into();
             }
         }
@@ -173,20 +173,20 @@ impl Place {
     }
 
     /// Returns the user-provided Gateway and HTTPRoute of a service, if it uses them.
-    pub(crate) fn ways(&self, service: &Service) -> Vec<Value> {
-        if !service.steps.is_some_and(|steps| steps.adopts) {
+    pub(crate) fn gateway_objects(&self, service: &Service) -> Vec<Value> {
+        if !service.incremental.is_some_and(|steps| steps.user_provided_route) {
             return Vec::new();
         }
         let object = |kind: &str, name: &str, spec: Value| {
             json!({
                 "apiVersion": "gateway.networking.k8s.io/v1",
                 "kind": kind,
-                "metadata": {"name": name, "namespace": self.namespace},
+                "metadata": {"name": name, "namespace": self.name},
                 "spec": spec,
             })
         };
         let listener = json!({"name": "http", "protocol": "HTTP", "port": 80});
-        let gateway = json!({"gatewayClassName": self.global(GATEWAY_CLASS), "listeners": [listener]});
+        let gateway = json!({"gatewayClassName": self.cluster_scoped_name(GATEWAY_CLASS), "listeners": [listener]});
         let backend = json!({"name": format!("{}-serve-svc", service.name), "port": 8000});
         let route = json!({"parentRefs": [{"name": "public"}], "rules": [{"backendRefs": [backend]}]});
         vec![object("Gateway", "public", gateway), object("HTTPRoute", &service.name, route)]
@@ -195,7 +195,7 @@ impl Place {
     /// Returns a standalone RayCluster.
     pub(crate) fn cluster(&self, cluster: &Cluster) -> Value {
         let mut spec = SERVICE_SAMPLE[0].clone()["spec"]["rayClusterConfig"].take();
-        fill(&mut spec, &cluster.pods);
+        set_pods(&mut spec, &cluster.pods);
         if cluster.recreate {
             spec["upgradeStrategy"] = json!({"type": "Recreate"});
         }
@@ -213,15 +213,15 @@ impl Place {
             labels["kueue.x-k8s.io/queue-name"] = queue.into();
         }
         if let Some(priority) = priority {
-            labels["kueue.x-k8s.io/priority-class"] = self.global(priority).into();
+            labels["kueue.x-k8s.io/priority-class"] = self.cluster_scoped_name(priority).into();
         }
-        json!({"name": name, "namespace": self.namespace, "labels": labels})
+        json!({"name": name, "namespace": self.name, "labels": labels})
     }
 }
 
 /// Returns a Serve configuration of one application with `replicas` replicas.
-fn serve_config_of(edition: u32, replicas: u32) -> String {
-    let deployment = json!({"name": deployment(edition), "num_replicas": replicas});
+fn serve_config_with_replicas(edition: u32, replicas: u32) -> String {
+    let deployment = json!({"name": deployment_name(edition), "num_replicas": replicas});
     json!({"applications": [{"name": "fruit", "import_path": "fruit:app", "deployments": [deployment]}]}).to_string()
 }
 
@@ -229,11 +229,11 @@ fn serve_config_of(edition: u32, replicas: u32) -> String {
 /// that the status shows which one is running.
 pub(crate) fn serve_config(edition: u32) -> String {
     let text = SERVICE_SAMPLE[0].clone()["spec"]["serveConfigV2"].take();
-    text.as_str().unwrap_or_default().replace("FruitMarket", &deployment(edition))
+    text.as_str().unwrap_or_default().replace("FruitMarket", &deployment_name(edition))
 }
 
 /// Returns the name of the deployment of an edition.
-pub(crate) fn deployment(edition: u32) -> String {
+pub(crate) fn deployment_name(edition: u32) -> String {
     format!("FruitMarket{edition}")
 }
 
@@ -248,16 +248,16 @@ pub(crate) fn image(version: u32) -> String {
 }
 
 /// Returns the requests and equal limits of a container.
-pub(crate) fn resources(size: Size) -> Value {
+pub(crate) fn resources(size: ResourceAmounts) -> Value {
     let needed = RESOURCES.into_iter().filter(|resource| *resource != "nvidia.com/gpu" || size.gpu > 0);
     let amounts: serde_json::Map<String, Value> =
         needed.map(|resource| (resource.to_owned(), amount(resource, size).into())).collect();
     json!({"requests": amounts, "limits": amounts})
 }
 
-fn fill(config: &mut Value, pods: &Pods) {
+fn set_pods(config: &mut Value, pods: &Pods) {
     config["rayVersion"] = ray_version(pods.version).into();
-    container(&mut config["headGroupSpec"], pods.version, pods.head);
+    set_container(&mut config["headGroupSpec"], pods.version, pods.head);
     let like = config["workerGroupSpecs"][0].take();
     config["workerGroupSpecs"] = pods.groups.iter().map(|group| worker_group(&like, pods.version, group)).collect();
 }
@@ -267,19 +267,19 @@ fn worker_group(like: &Value, version: u32, group: &Group) -> Value {
     object["groupName"] = group.name.clone().into();
     object["replicas"] = group.replicas.into();
     object["minReplicas"] = 0.into();
-    object["maxReplicas"] = MOST_WORKERS.into();
+    object["maxReplicas"] = MAX_WORKERS.into();
     object["numOfHosts"] = group.hosts.into();
-    container(&mut object, version, group.size);
+    set_container(&mut object, version, group.size);
     object
 }
 
-fn container(group: &mut Value, version: u32, size: Size) {
+fn set_container(group: &mut Value, version: u32, size: ResourceAmounts) {
     let container = &mut group["template"]["spec"]["containers"][0];
     container["image"] = image(version).into();
     container["resources"] = resources(size);
 }
 
-fn amount(resource: &str, size: Size) -> String {
+fn amount(resource: &str, size: ResourceAmounts) -> String {
     match resource {
         "cpu" => format!("{}m", size.cpu),
         "memory" => format!("{}Mi", size.memory),
@@ -288,7 +288,7 @@ fn amount(resource: &str, size: Size) -> String {
 }
 
 /// Parses the documents of an embedded YAML file.
-fn documents(text: &str) -> Vec<Value> {
+fn parse_documents(text: &str) -> Vec<Value> {
     text.split("\n---").map(|part| serde_saphyr::from_str(part).expect("samples are YAML")).collect()
 }
 
@@ -298,22 +298,22 @@ mod tests {
 
     #[test]
     fn a_service_is_the_sample_with_the_fields_of_the_script() {
-        let size = Size { cpu: 250, memory: 512, gpu: 0 };
-        let group = Group { name: "small".into(), replicas: 2, hosts: 1, size: Size { gpu: 1, ..size } };
+        let size = ResourceAmounts { cpu: 250, memory: 512, gpu: 0 };
+        let group = Group { name: "small".into(), replicas: 2, hosts: 1, size: ResourceAmounts { gpu: 1, ..size } };
         let service = Service {
             name: "chat".into(),
             queue: Some("team".into()),
             priority: Some("high".into()),
             pods: Pods { version: 53, head: size, groups: vec![group] },
             edition: 4,
-            linger: 1,
+            deletion_delay: 1,
             suspend: false,
             recreate: true,
-            patience: Some(20),
-            steps: None,
+            admission_timeout: Some(20),
+            incremental: None,
         };
 
-        let object = Place::new("s7").service(&service);
+        let object = ScriptNamespace::new("s7").service(&service);
 
         let labels = json!({"kueue.x-k8s.io/queue-name": "team", "kueue.x-k8s.io/priority-class": "s7-high"});
         let annotations = json!({
@@ -336,18 +336,18 @@ mod tests {
 
     #[test]
     fn references_to_a_queue_use_the_prefixed_name() {
-        let size = Size { cpu: 1000, memory: 2048, gpu: 2 };
+        let size = ResourceAmounts { cpu: 1000, memory: 2048, gpu: 2 };
         let quota = Quota { flavor: "spot".into(), nominal: size, borrowing: Some(size), lending: None };
         let queue = Queue {
             name: "team".into(),
             cohort: Some("all".into()),
             quotas: vec![quota],
-            within: None,
+            within_cluster_queue: None,
             reclaim: None,
-            strict: false,
+            strict_fifo: false,
         };
 
-        let place = Place::new("s7");
+        let place = ScriptNamespace::new("s7");
 
         let spec = place.cluster_queue(&queue)["spec"].take();
         assert_eq!(spec["cohortName"], "s7-all");

@@ -1,13 +1,13 @@
 //! Scripts of user actions: the quota of a few teams and the changes made over time, as plain data
 //! that can be stored in a file. The same script runs on the simulated and on a real control plane.
 
-pub(crate) mod again;
-pub(crate) mod expect;
+pub(crate) mod desired_state;
+pub(crate) mod executor;
+pub(crate) mod expected_state;
 pub(crate) mod generate;
+pub(crate) mod incremental;
 pub(crate) mod manifests;
-pub(crate) mod perform;
-pub(crate) mod scene;
+pub(crate) mod repeated_upgrades;
+pub(crate) mod scenarios;
+pub(crate) mod setup;
 pub(crate) mod step;
-pub(crate) mod stepwise;
-pub(crate) mod stories;
-pub(crate) mod wishes;

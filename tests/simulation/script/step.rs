@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::scene::{Quota, Scene, Size, is_false};
+use super::setup::{Quota, ResourceAmounts, Setup, is_false};
 
 /// A setup and the actions that follow.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -10,28 +10,28 @@ use super::scene::{Quota, Scene, Size, is_false};
 pub(crate) struct Script {
     /// Objects that exist at the start.
     #[serde(rename = "scene")]
-    pub(crate) scene: Scene,
+    pub(crate) setup: Setup,
     /// Actions, in order.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ScriptStep>,
 }
 
 /// An action with a delay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Step {
+pub(crate) struct ScriptStep {
     /// Delay after the previous step.
-    pub(crate) after: Pause,
+    pub(crate) after: Delay,
     /// The action.
-    pub(crate) act: Act,
+    pub(crate) act: UserAction,
 }
 
 /// A delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Pause {
+pub(crate) enum Delay {
     /// Waits until the system is quiescent.
     #[serde(rename = "rest")]
-    Rest,
+    UntilQuiescent,
     /// Waits this many milliseconds.
     Millis(u32),
 }
@@ -39,7 +39,7 @@ pub(crate) enum Pause {
 /// A user action. An action on an object that does not exist has no effect.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) enum Act {
+pub(crate) enum UserAction {
     /// Applies a complete RayService. If one of this name is terminating, waits until it is
     /// deleted.
     PutService(Service),
@@ -57,7 +57,7 @@ pub(crate) enum Act {
         /// Index of the group, from 0.
         group: usize,
         /// New requests of a pod.
-        size: Size,
+        size: ResourceAmounts,
     },
     /// Changes the number of workers in the service and in its clusters, as an autoscaler does,
     /// without an upgrade.
@@ -92,7 +92,7 @@ pub(crate) enum Act {
     },
     /// Removes the admission timeout of a service and retries an upgrade that timed out or failed.
     #[serde(rename = "tryAgain")]
-    TryAgain {
+    RetryUpgrade {
         /// Name of the service.
         service: String,
     },
@@ -173,7 +173,7 @@ pub(crate) struct Service {
     pub(crate) edition: u32,
     /// `spec.rayClusterDeletionDelaySeconds`.
     #[serde(rename = "linger", default)]
-    pub(crate) linger: u32,
+    pub(crate) deletion_delay: u32,
     /// `spec.suspend`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) suspend: bool,
@@ -182,26 +182,26 @@ pub(crate) struct Service {
     pub(crate) recreate: bool,
     /// Admission timeout of upgrades in seconds, if any.
     #[serde(rename = "patience", default, skip_serializing_if = "Option::is_none")]
-    pub(crate) patience: Option<u32>,
+    pub(crate) admission_timeout: Option<u32>,
     /// Options of incremental upgrades. None replaces the cluster without an incremental rollout.
     #[serde(rename = "steps", default, skip_serializing_if = "Option::is_none")]
-    pub(crate) steps: Option<Steps>,
+    pub(crate) incremental: Option<IncrementalOptions>,
 }
 
 /// Options of incremental upgrades.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Steps {
+pub(crate) struct IncrementalOptions {
     /// `maxSurgePercent`.
     pub(crate) surge: u32,
     /// `stepSizePercent`.
     #[serde(rename = "step")]
-    pub(crate) step: u32,
+    pub(crate) step_size: u32,
     /// `intervalSeconds`.
     pub(crate) interval: u32,
     /// Uses a user-provided Gateway and HTTPRoute.
     #[serde(rename = "adopts", default, skip_serializing_if = "is_false")]
-    pub(crate) adopts: bool,
+    pub(crate) user_provided_route: bool,
 }
 
 /// A standalone RayCluster.
@@ -230,7 +230,7 @@ pub(crate) struct Pods {
     /// Ray minor version.
     pub(crate) version: u32,
     /// Requests of the head.
-    pub(crate) head: Size,
+    pub(crate) head: ResourceAmounts,
     /// Worker groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) groups: Vec<Group>,
@@ -247,19 +247,19 @@ pub(crate) struct Group {
     /// Number of pods per worker.
     pub(crate) hosts: u32,
     /// Requests of each pod.
-    pub(crate) size: Size,
+    pub(crate) size: ResourceAmounts,
 }
 
 impl Pods {
     /// Raises all counts and requests to the maximum of both, per group.
-    pub(crate) fn grow_to(&mut self, other: &Self) {
-        self.head = self.head.most(other.head);
+    pub(crate) fn raise_to(&mut self, other: &Self) {
+        self.head = self.head.component_max(other.head);
         for (index, group) in other.groups.iter().enumerate() {
             match self.groups.get_mut(index) {
                 Some(own) => {
                     own.replicas = own.replicas.max(group.replicas);
                     own.hosts = own.hosts.max(group.hosts);
-                    own.size = own.size.most(group.size);
+                    own.size = own.size.component_max(group.size);
                 }
                 None => self.groups.push(group.clone()),
             }
@@ -267,8 +267,8 @@ impl Pods {
     }
 
     /// Returns the requests of all pods.
-    pub(crate) fn total(&self) -> Size {
+    pub(crate) fn total_requests(&self) -> ResourceAmounts {
         let groups = self.groups.iter().map(|group| group.size.times(group.replicas * group.hosts));
-        groups.fold(self.head, Size::plus)
+        groups.fold(self.head, ResourceAmounts::plus)
     }
 }

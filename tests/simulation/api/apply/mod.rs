@@ -3,29 +3,29 @@
 //! have no owner left are removed; a value owned by another manager is only changed with force.
 //! Responses have no `metadata.managedFields`.
 
-mod ledger;
-mod paths;
-mod shape;
+mod field_set;
+mod managed_fields;
+mod merge_rules;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 
-pub use ledger::{Ledger, Manager};
-pub use paths::Fields;
-pub use shape::Shape;
+pub use field_set::FieldSet;
+pub use managed_fields::{FieldManager, ManagedFields};
+pub use merge_rules::MergeRules;
 
-use paths::{Difference, FieldPath, is_owned};
+use field_set::{Difference, FieldPath, is_ownable};
 
 /// Result of a server-side apply.
 #[derive(Debug)]
-pub struct Applied {
+pub struct ApplyResult {
     /// Merged object.
     pub object: Value,
     /// New field owners.
-    pub owners: BTreeMap<Manager, Fields>,
+    pub owners: BTreeMap<FieldManager, FieldSet>,
 }
 
 /// Applies a configuration to an object on behalf of `manager`.
@@ -33,37 +33,37 @@ pub struct Applied {
 /// # Errors
 /// Returns a conflict if that changes fields of other managers, unless `force` is set.
 pub fn apply(
-    shape: Shape<'_>,
+    shape: MergeRules<'_>,
     live: &Value,
     wanted: &Value,
-    mut owners: BTreeMap<Manager, Fields>,
-    manager: &Manager,
+    mut owners: BTreeMap<FieldManager, FieldSet>,
+    manager: &FieldManager,
     force: bool,
-) -> Result<Applied, Refusal> {
+) -> Result<ApplyResult, StatusError> {
     let mut object = live.clone();
     merge(shape, &mut object, wanted);
-    let last = owners.insert(manager.clone(), Fields::of(shape, wanted)).unwrap_or_default();
-    let mut owned = Fields::default();
+    let last = owners.insert(manager.clone(), FieldSet::set_by(shape, wanted)).unwrap_or_default();
+    let mut owned = FieldSet::default();
     owners.values().for_each(|fields| owned.add(fields));
     prune(shape, &mut object, &FieldPath::default(), &last, &owned);
 
     let difference = Difference::between(shape, live, &object);
     let mut conflicts = Vec::new();
     for (other, fields) in owners.iter_mut().filter(|(other, _)| *other != manager) {
-        let taken = fields.shared(&difference.set);
+        let taken = fields.intersection(&difference.set);
         conflicts.extend(taken.iter().map(|path| (other.clone(), path.to_string())));
         fields.remove(&difference.set);
-        fields.remove(&difference.gone);
+        fields.remove(&difference.removed);
     }
     if !conflicts.is_empty() && !force {
-        return Err(conflict(live, &conflicts));
+        return Err(conflict_error(live, &conflicts));
     }
     owners.retain(|_, fields| !fields.is_empty());
-    Ok(Applied { object, owners })
+    Ok(ApplyResult { object, owners })
 }
 
 /// Merges an applied configuration into a value.
-fn merge(shape: Shape<'_>, value: &mut Value, wanted: &Value) {
+fn merge(shape: MergeRules<'_>, value: &mut Value, wanted: &Value) {
     match (value, wanted) {
         (Value::Object(fields), Value::Object(wanted)) if !shape.is_atomic_map() => {
             for (name, wanted) in wanted {
@@ -75,7 +75,7 @@ fn merge(shape: Shape<'_>, value: &mut Value, wanted: &Value) {
                 }
             }
         }
-        (Value::Array(items), Value::Array(wanted)) => match (shape.keys(items), shape.keys(wanted)) {
+        (Value::Array(items), Value::Array(wanted)) => match (shape.item_keys(items), shape.item_keys(wanted)) {
             (Some(keys), Some(wanted_keys)) => {
                 // Applied items come first, in the order of the configuration; the others follow.
                 let mut rest: Vec<Option<Value>> = std::mem::take(items).into_iter().map(Some).collect();
@@ -95,22 +95,23 @@ fn merge(shape: Shape<'_>, value: &mut Value, wanted: &Value) {
 }
 
 /// Removes fields of the last apply (`last`) that have no owner left.
-fn prune(shape: Shape<'_>, value: &mut Value, path: &FieldPath, last: &Fields, owned: &Fields) {
-    let lost_owner = |path: &FieldPath| last.reaches(path) && !owned.reaches(path);
+fn prune(shape: MergeRules<'_>, value: &mut Value, path: &FieldPath, last: &FieldSet, owned: &FieldSet) {
+    let lost_owner = |path: &FieldPath| last.contains_subtree(path) && !owned.contains_subtree(path);
     match value {
         Value::Object(fields) if !shape.is_atomic_map() => {
             // Metadata itself is never removed: every configuration has a name.
-            let stays = |name: &str| !is_owned(shape, name) || matches!(shape.field(name), Shape::Named("metadata"));
+            let stays =
+                |name: &str| !is_ownable(shape, name) || matches!(shape.field(name), MergeRules::BuiltIn("metadata"));
             fields.retain(|name, _| stays(name) || !lost_owner(&path.field(name)));
-            for (name, value) in fields.iter_mut().filter(|(name, _)| is_owned(shape, name)) {
+            for (name, value) in fields.iter_mut().filter(|(name, _)| is_ownable(shape, name)) {
                 let inner = path.field(name);
-                if last.reaches(&inner) {
+                if last.contains_subtree(&inner) {
                     prune(shape.field(name), value, &inner, last, owned);
                 }
             }
         }
         Value::Array(items) => {
-            let Some(keys) = shape.keys(items) else { return };
+            let Some(keys) = shape.item_keys(items) else { return };
             let paths: Vec<FieldPath> = keys.iter().map(|key| path.item(key)).collect();
             let parts = std::mem::take(items).into_iter().zip(&paths).filter(|(_, path)| !lost_owner(path));
             items.extend(parts.map(|(mut item, path)| {
@@ -123,7 +124,7 @@ fn prune(shape: Shape<'_>, value: &mut Value, path: &FieldPath, last: &Fields, o
 }
 
 /// Prunes a list item, but keeps its key fields.
-fn prune_item(list: Shape<'_>, item: &mut Value, path: &FieldPath, last: &Fields, owned: &Fields) {
+fn prune_item(list: MergeRules<'_>, item: &mut Value, path: &FieldPath, last: &FieldSet, owned: &FieldSet) {
     let keys: Vec<(String, Value)> = item
         .as_object()
         .into_iter()
@@ -137,11 +138,11 @@ fn prune_item(list: Shape<'_>, item: &mut Value, path: &FieldPath, last: &Fields
     }
 }
 
-fn conflict(live: &Value, conflicts: &[(Manager, String)]) -> Refusal {
+fn conflict_error(live: &Value, conflicts: &[(FieldManager, String)]) -> StatusError {
     let version = live.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
-    let describe = |manager: &Manager| {
-        let path = if manager.status { " with subresource \"status\"" } else { "" };
-        let using = if manager.applies { String::new() } else { format!(" using {version}") };
+    let describe = |manager: &FieldManager| {
+        let path = if manager.is_status { " with subresource \"status\"" } else { "" };
+        let using = if manager.is_apply { String::new() } else { format!(" using {version}") };
         format!("\"{}\"{path}{using}", manager.name)
     };
     let summary = match conflicts {
@@ -158,16 +159,16 @@ fn conflict(live: &Value, conflicts: &[(Manager, String)]) -> Refusal {
         }
     };
     let plural = if conflicts.len() == 1 { "" } else { "s" };
-    let cause = |(manager, path): &(Manager, String)| {
+    let cause = |(manager, path): &(FieldManager, String)| {
         let message = format!("conflict with {}", describe(manager));
         json!({"reason": "FieldManagerConflict", "message": message, "field": path})
     };
-    Refusal {
+    StatusError {
         code: 409,
         reason: "Conflict",
         message: format!("Apply failed with {} conflict{plural}: {summary}", conflicts.len()),
         details: json!({"causes": conflicts.iter().map(cause).collect::<Vec<_>>()}),
-        continued: None,
+        continue_token: None,
     }
 }
 

@@ -5,33 +5,34 @@ use rstest::rstest;
 use super::super::kinds;
 use super::*;
 
-fn manager(name: &str) -> Manager {
-    Manager { name: name.into(), applies: true, status: false }
+fn manager(name: &str) -> FieldManager {
+    FieldManager { name: name.into(), is_apply: true, is_status: false }
 }
 
 /// Object under test with its field owners.
-struct Applying {
-    kind: &'static kinds::Kind,
+struct AppliedObject {
+    kind: &'static kinds::ResourceKind,
     object: Value,
-    owners: BTreeMap<Manager, Fields>,
+    owners: BTreeMap<FieldManager, FieldSet>,
 }
 
-impl Applying {
-    fn to(kind: &str) -> Self {
-        let kind = kinds::named(kind);
+impl AppliedObject {
+    fn of_kind(kind: &str) -> Self {
+        let kind = kinds::by_name(kind);
         let object = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": "a"}});
         Self { kind, object, owners: BTreeMap::new() }
     }
 
-    fn apply(&mut self, by: &str, wanted: Value, force: bool) -> Result<(), Refusal> {
-        let applied = apply(Shape::of(self.kind), &self.object, &wanted, self.owners.clone(), &manager(by), force)?;
+    fn apply(&mut self, by: &str, wanted: Value, force: bool) -> Result<(), StatusError> {
+        let applied =
+            apply(MergeRules::for_kind(self.kind), &self.object, &wanted, self.owners.clone(), &manager(by), force)?;
         (self.object, self.owners) = (applied.object, applied.owners);
         Ok(())
     }
 }
 
 /// Builds a pod set of a Workload.
-fn pods(name: &str, fields: Value) -> Value {
+fn pod_set(name: &str, fields: Value) -> Value {
     let mut set = json!({"name": name});
     set.as_object_mut().expect("a map").extend(fields.as_object().expect("a map").clone());
     set
@@ -39,29 +40,29 @@ fn pods(name: &str, fields: Value) -> Value {
 
 #[test]
 fn field_no_longer_applied_is_removed_unless_another_manager_owns_it() {
-    let mut workload = Applying::to("Workload");
+    let mut workload = AppliedObject::of_kind("Workload");
     let first = json!({
         "metadata": {"labels": {"x": "1", "y": "1"}},
         "spec": {
             "queueName": "q",
-            "podSets": [pods("head", json!({"count": 1})), pods("worker", json!({"template": {"spec": {"a": 1}}}))],
+            "podSets": [pod_set("head", json!({"count": 1})), pod_set("worker", json!({"template": {"spec": {"a": 1}}}))],
         },
     });
     workload.apply("people", first, false).expect("applied");
-    let theirs = json!({"spec": {"podSets": [pods("head", json!({"minCount": 5}))]}});
+    let theirs = json!({"spec": {"podSets": [pod_set("head", json!({"minCount": 5}))]}});
     workload.apply("others", theirs, false).expect("applied");
 
-    let second = json!({"metadata": {"labels": {"y": "1"}}, "spec": {"podSets": [pods("new", json!({}))]}});
+    let second = json!({"metadata": {"labels": {"y": "1"}}, "spec": {"podSets": [pod_set("new", json!({}))]}});
     workload.apply("people", second, false).expect("applied");
 
     assert_eq!(workload.object["metadata"]["labels"], json!({"y": "1"}));
-    let sets = json!([pods("new", json!({})), pods("head", json!({"minCount": 5}))]);
+    let sets = json!([pod_set("new", json!({})), pod_set("head", json!({"minCount": 5}))]);
     assert_eq!(workload.object["spec"], json!({"podSets": sets}));
 }
 
 #[test]
 fn field_of_another_manager_is_changed_only_with_force() {
-    let mut cluster = Applying::to("RayCluster");
+    let mut cluster = AppliedObject::of_kind("RayCluster");
     cluster.apply("people", json!({"spec": {"suspend": true, "rayVersion": "2"}}), false).expect("applied");
 
     cluster.apply("others", json!({"spec": {"rayVersion": "2"}}), false).expect("the same value can be shared");
@@ -77,8 +78,8 @@ fn field_of_another_manager_is_changed_only_with_force() {
 
 #[test]
 fn several_conflicts_are_grouped_by_manager() {
-    let mut workload = Applying::to("Workload");
-    let wanted = |active: bool, count: i64| json!({"spec": {"active": active, "podSets": [pods("head", json!({"count": count}))]}});
+    let mut workload = AppliedObject::of_kind("Workload");
+    let wanted = |active: bool, count: i64| json!({"spec": {"active": active, "podSets": [pod_set("head", json!({"count": count}))]}});
     workload.apply("people", wanted(true, 1), false).expect("applied");
 
     let error = workload.apply("others", wanted(false, 2), false).expect_err("a conflict");
@@ -97,7 +98,7 @@ fn several_conflicts_are_grouped_by_manager() {
 #[case::map_entry(json!({"spec": {"headGroupSpec": {"rayStartParams": {"a": "2"}}}}), ".spec.headGroupSpec.rayStartParams.a")]
 #[case::label(json!({"metadata": {"labels": {"x": "2"}}}), ".metadata.labels.x")]
 fn conflict_names_the_owned_field(#[case] wanted: Value, #[case] path: &str) {
-    let mut cluster = Applying::to("RayCluster");
+    let mut cluster = AppliedObject::of_kind("RayCluster");
     let first = json!({
         "metadata": {"labels": {"x": "1"}},
         "spec": {"headGroupSpec": {
@@ -114,23 +115,23 @@ fn conflict_names_the_owned_field(#[case] wanted: Value, #[case] path: &str) {
 
 #[test]
 fn writer_owns_the_written_fields() {
-    let kind = kinds::named("RayCluster");
-    let mut ledger = Ledger::default();
-    let writer = Manager { name: "writer".into(), applies: false, status: false };
+    let kind = kinds::by_name("RayCluster");
+    let mut ledger = ManagedFields::default();
+    let writer = FieldManager { name: "writer".into(), is_apply: false, is_status: false };
     let [first, second] = [json!({"spec": {"suspend": true, "rayVersion": "2"}}), json!({"spec": {"suspend": false}})];
     let first = std::sync::Arc::new(first);
-    ledger.wrote(kind, "a", manager("maker"), None, first.clone());
-    ledger.wrote(kind, "a", writer.clone(), Some(first), std::sync::Arc::new(second.clone()));
+    ledger.record_write(kind, "a", manager("maker"), None, first.clone());
+    ledger.record_write(kind, "a", writer.clone(), Some(first), std::sync::Arc::new(second.clone()));
 
     let owners = ledger.owners(kind, "a");
 
     assert_eq!(owners.keys().collect::<Vec<_>>(), [&writer]);
-    assert_eq!(owners[&writer], Fields::of(Shape::of(kind), &second));
+    assert_eq!(owners[&writer], FieldSet::set_by(MergeRules::for_kind(kind), &second));
 }
 
 #[test]
 fn containers_of_a_pod_are_merged_by_name() {
-    let shape = Shape::of(kinds::named("Pod"));
+    let shape = MergeRules::for_kind(kinds::by_name("Pod"));
     let live = json!({"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]}});
     let wanted = json!({"spec": {"containers": [{"name": "b", "image": "2"}]}});
     let applied = apply(shape, &live, &wanted, BTreeMap::new(), &manager("people"), false).expect("applied");

@@ -1,38 +1,38 @@
 //! Defaulting and validation of built-in kinds, as far as Sluice or its users depend on it.
 
 mod pods;
+mod roundtrip;
 mod services;
-mod typed;
 
 use serde_json::{Map, Value, json};
 
-use super::fields;
-use super::kinds::Kind;
-use super::refusal::{Flaw, Refusal};
+use super::kinds::ResourceKind;
+use super::object_meta;
+use super::status_error::{FieldError, StatusError};
 use super::store::Store;
 
 /// Sets the initial status and the fields that are decided on creation.
 ///
 /// # Errors
 /// Returns an error if the PriorityClass of a pod does not exist.
-pub fn begin(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refusal> {
+pub fn initialize(store: &Store, kind: &ResourceKind, object: &mut Value) -> Result<(), StatusError> {
     match kind.kind.as_str() {
         "Pod" => {
-            let class = pods::quality(object);
+            let class = pods::qos_class(object);
             object["status"] = json!({"phase": "Pending", "qosClass": class});
-            pods::say_gated(object);
+            pods::set_gated_condition(object);
             pods::set_priority(store, kind, object)?;
         }
         "Namespace" => {
-            let name = fields::name(object).to_owned();
-            fields::map(fields::metadata_mut(object).entry("labels").or_insert(Value::Null))
+            let name = object_meta::name(object).to_owned();
+            object_meta::as_map_mut(object_meta::metadata_mut(object).entry("labels").or_insert(Value::Null))
                 .insert("kubernetes.io/metadata.name".into(), name.into());
             object["spec"] = json!({"finalizers": ["kubernetes"]});
             object["status"] = json!({"phase": "Active"});
         }
         "Service" => {
             object["status"] = json!({"loadBalancer": {}});
-            services::give_address(store, object);
+            services::allocate_cluster_ip(store, object);
         }
         "PersistentVolumeClaim" => object["status"] = json!({"phase": "Pending"}),
         _ => {}
@@ -45,20 +45,20 @@ pub fn begin(store: &Store, kind: &Kind, object: &mut Value) -> Result<(), Refus
 ///
 /// # Errors
 /// Returns a message that names the field if it is of the wrong type.
-pub fn reread(kind: &Kind, object: &mut Value) -> Result<(), String> {
-    typed::reread(kind, object)
+pub fn roundtrip(kind: &ResourceKind, object: &mut Value) -> Result<(), String> {
+    roundtrip::roundtrip(kind, object)
 }
 
 /// Applies defaults. Removes nulls, which built-in types do not have.
-pub fn default(kind: &Kind, object: &mut Value) {
-    without_nulls(object);
+pub fn apply_defaults(kind: &ResourceKind, object: &mut Value) {
+    remove_nulls(object);
     match kind.kind.as_str() {
-        "Pod" => pods::default_pod(fields::map(&mut object["spec"])),
-        "Service" => services::default_service(fields::map(&mut object["spec"])),
-        "PriorityClass" => set_default(fields::map(object), "preemptionPolicy", "PreemptLowerPriority"),
-        "EndpointSlice" => default_slice(fields::map(object)),
+        "Pod" => pods::default_pod(object_meta::as_map_mut(&mut object["spec"])),
+        "Service" => services::default_service(object_meta::as_map_mut(&mut object["spec"])),
+        "PriorityClass" => set_default(object_meta::as_map_mut(object), "preemptionPolicy", "PreemptLowerPriority"),
+        "EndpointSlice" => default_endpoint_slice(object_meta::as_map_mut(object)),
         "Event" => {
-            let event = fields::map(object);
+            let event = object_meta::as_map_mut(object);
             set_default(event, "deprecatedFirstTimestamp", Value::Null);
             set_default(event, "deprecatedLastTimestamp", Value::Null);
             set_default(event, "deprecatedSource", json!({}));
@@ -68,10 +68,10 @@ pub fn default(kind: &Kind, object: &mut Value) {
 }
 
 /// Validates an object.
-pub fn flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
+pub fn validate(kind: &ResourceKind, object: &Value) -> Vec<FieldError> {
     match kind.kind.as_str() {
-        "Pod" => pods::flaws(object),
-        "Service" => services::flaws(object),
+        "Pod" => pods::validate(object),
+        "Service" => services::validate(object),
         _ => Vec::new(),
     }
 }
@@ -80,19 +80,19 @@ pub fn flaws(kind: &Kind, object: &Value) -> Vec<Flaw> {
 ///
 /// # Errors
 /// Returns an error if immutable fields change.
-pub fn check_change(kind: &Kind, name: &str, old: &Value, new: &Value) -> Result<(), Refusal> {
+pub fn validate_update(kind: &ResourceKind, name: &str, old: &Value, new: &Value) -> Result<(), StatusError> {
     let errors = match kind.kind.as_str() {
-        "Pod" => pods::change_flaws(old, new),
-        "Service" => services::change_flaws(old, new),
+        "Pod" => pods::validate_update(old, new),
+        "Service" => services::validate_update(old, new),
         _ => Vec::new(),
     };
-    if errors.is_empty() { Ok(()) } else { Err(Refusal::invalid(kind, name, &errors)) }
+    if errors.is_empty() { Ok(()) } else { Err(StatusError::invalid(kind, name, &errors)) }
 }
 
 /// Restores fields that were allocated on creation and are missing in an update.
-pub fn keep(kind: &Kind, old: &Value, object: &mut Value) {
+pub fn preserve_allocated(kind: &ResourceKind, old: &Value, object: &mut Value) {
     if kind.kind == "Service" {
-        services::keep(old, object);
+        services::preserve_allocated(old, object);
     }
 }
 
@@ -102,23 +102,23 @@ fn set_default(fields: &mut Map<String, Value>, field: &str, value: impl Into<Va
     }
 }
 
-fn without_nulls(value: &mut Value) {
+fn remove_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|_, value| !value.is_null());
-            fields.values_mut().for_each(without_nulls);
+            fields.values_mut().for_each(remove_nulls);
         }
-        Value::Array(items) => items.iter_mut().for_each(without_nulls),
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
         _ => {}
     }
 }
 
-fn default_slice(slice: &mut Map<String, Value>) {
+fn default_endpoint_slice(slice: &mut Map<String, Value>) {
     for endpoint in slice.get_mut("endpoints").and_then(Value::as_array_mut).into_iter().flatten() {
-        set_default(fields::map(endpoint), "conditions", json!({}));
+        set_default(object_meta::as_map_mut(endpoint), "conditions", json!({}));
     }
     for port in slice.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-        let port = fields::map(port);
+        let port = object_meta::as_map_mut(port);
         set_default(port, "name", "");
         set_default(port, "protocol", "TCP");
     }

@@ -2,13 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::fields;
-use super::super::refusal::Flaw;
+use super::super::object_meta;
+use super::super::status_error::FieldError;
 use super::super::store::Store;
 use super::set_default;
 
 /// Fields allocated when a Service is created.
-const DECIDED: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
+const ALLOCATED_FIELDS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
 
 /// Applies defaults to the spec of a Service.
 pub(super) fn default_service(spec: &mut Map<String, Value>) {
@@ -18,7 +18,7 @@ pub(super) fn default_service(spec: &mut Map<String, Value>) {
         set_default(spec, "internalTrafficPolicy", "Cluster");
     }
     for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-        let port = fields::map(port);
+        let port = object_meta::as_map_mut(port);
         set_default(port, "protocol", "TCP");
         if port.get("targetPort").is_some_and(|target| *target == 0 || *target == "") {
             port.remove("targetPort");
@@ -30,8 +30,8 @@ pub(super) fn default_service(spec: &mut Map<String, Value>) {
 }
 
 /// Allocates a cluster IP, the same in every run.
-pub(super) fn give_address(store: &Store, service: &mut Value) {
-    let spec = fields::map(&mut service["spec"]);
+pub(super) fn allocate_cluster_ip(store: &Store, service: &mut Value) {
+    let spec = object_meta::as_map_mut(&mut service["spec"]);
     if spec.get("type") == Some(&"ExternalName".into()) {
         return;
     }
@@ -44,35 +44,35 @@ pub(super) fn give_address(store: &Store, service: &mut Value) {
 }
 
 /// Restores allocated fields that are missing in an update.
-pub(super) fn keep(old: &Value, service: &mut Value) {
+pub(super) fn preserve_allocated(old: &Value, service: &mut Value) {
     if service.pointer("/spec/type") == Some(&"ExternalName".into()) {
         return;
     }
-    for field in DECIDED {
+    for field in ALLOCATED_FIELDS {
         if let Some(value) = old.pointer("/spec").and_then(|spec| spec.get(field)) {
-            set_default(fields::map(&mut service["spec"]), field, value.clone());
+            set_default(object_meta::as_map_mut(&mut service["spec"]), field, value.clone());
         }
     }
 }
 
 /// Validates the ports of a Service.
-pub(super) fn flaws(service: &Value) -> Vec<Flaw> {
+pub(super) fn validate(service: &Value) -> Vec<FieldError> {
     let text = |pointer: &str| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let needs_ports = text("/spec/clusterIP") != "None" && text("/spec/type") != "ExternalName";
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if ports.is_empty() {
-        return needs_ports.then(|| Flaw::required("spec.ports", "")).into_iter().collect();
+        return needs_ports.then(|| FieldError::required("spec.ports", "")).into_iter().collect();
     }
     let nameless = ports.iter().enumerate().filter(|(_, port)| ports.len() > 1 && port.get("name").is_none());
-    nameless.map(|(index, _)| Flaw::required(format!("spec.ports[{index}].name"), "")).collect()
+    nameless.map(|(index, _)| FieldError::required(format!("spec.ports[{index}].name"), "")).collect()
 }
 
 /// Validates an update of a Service: its cluster IP is immutable.
-pub(super) fn change_flaws(old: &Value, new: &Value) -> Vec<Flaw> {
+pub(super) fn validate_update(old: &Value, new: &Value) -> Vec<FieldError> {
     let address = |service: &Value| service.pointer("/spec/clusterIP").cloned();
     match (address(old), address(new)) {
         (Some(before), Some(after)) if before != after => {
-            vec![Flaw::invalid("spec.clusterIPs[0]", &json!([after]), "may not change once set")]
+            vec![FieldError::invalid("spec.clusterIPs[0]", &json!([after]), "may not change once set")]
         }
         _ => Vec::new(),
     }

@@ -1,8 +1,8 @@
 //! CRD schemas: parsed once, then used to prune, default, validate and merge objects.
 
-mod check;
-mod rules;
-mod settle;
+mod cel_rules;
+mod defaulting;
+mod validate;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,27 +13,27 @@ use serde_json::Value;
 /// Schema of one value.
 #[derive(Debug, Default)]
 pub struct Schema {
-    of: Type,
+    value_type: ValueType,
     properties: BTreeMap<String, Schema>,
     /// Schema of undeclared fields (`additionalProperties`); `None` if they are not allowed.
-    additional: Option<Box<Schema>>,
+    additional_properties: Option<Box<Schema>>,
     items: Option<Box<Schema>>,
     required: Vec<String>,
     default: Option<Value>,
     /// Keeps unknown fields (`x-kubernetes-preserve-unknown-fields`).
-    preserves: bool,
+    preserves_unknown_fields: bool,
     /// List type (`x-kubernetes-list-type`).
-    pub list: ListType,
+    pub list_type: ListType,
     /// Set if a map is merged as one value (`x-kubernetes-map-type: atomic`).
     pub is_atomic_map: bool,
-    rules: Rules,
+    constraints: Constraints,
     /// CEL rules (`x-kubernetes-validations`).
-    checks: Vec<rules::Rule>,
+    cel_rules: Vec<cel_rules::CelRule>,
 }
 
 /// JSON type of a value.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Type {
+enum ValueType {
     #[default]
     Any,
     Object,
@@ -59,8 +59,8 @@ pub enum ListType {
 
 /// Constraints on a value in addition to its type.
 #[derive(Debug, Default)]
-struct Rules {
-    allowed: Vec<Value>,
+struct Constraints {
+    enum_values: Vec<Value>,
     minimum: Option<f64>,
     maximum: Option<f64>,
     min_length: Option<usize>,
@@ -77,40 +77,44 @@ impl Schema {
     ///
     /// # Panics
     /// Panics if a pattern is not a regular expression. The CRDs are our own.
-    pub fn of(schema: &Value) -> Self {
+    pub fn parse(schema: &Value) -> Self {
         let nested = |field: &str| schema.get(field).filter(|nested| nested.is_object());
         let flag = |field: &str| schema.get(field) == Some(&Value::Bool(true));
         let text = |field: &str| schema.get(field).and_then(Value::as_str).unwrap_or_default();
         let properties = nested("properties").and_then(Value::as_object).into_iter().flatten();
         Self {
-            of: if flag("x-kubernetes-int-or-string") { Type::IntOrString } else { Type::named(text("type")) },
-            properties: properties.map(|(name, schema)| (name.clone(), Self::of(schema))).collect(),
-            additional: nested("additionalProperties").map(|schema| Box::new(Self::of(schema))),
-            items: nested("items").map(|schema| Box::new(Self::of(schema))),
-            required: texts(schema, "required"),
+            value_type: if flag("x-kubernetes-int-or-string") {
+                ValueType::IntOrString
+            } else {
+                ValueType::parse(text("type"))
+            },
+            properties: properties.map(|(name, schema)| (name.clone(), Self::parse(schema))).collect(),
+            additional_properties: nested("additionalProperties").map(|schema| Box::new(Self::parse(schema))),
+            items: nested("items").map(|schema| Box::new(Self::parse(schema))),
+            required: string_list(schema, "required"),
             default: schema.get("default").cloned(),
-            preserves: flag("x-kubernetes-preserve-unknown-fields"),
-            list: match text("x-kubernetes-list-type") {
-                "map" => ListType::Map(texts(schema, "x-kubernetes-list-map-keys")),
+            preserves_unknown_fields: flag("x-kubernetes-preserve-unknown-fields"),
+            list_type: match text("x-kubernetes-list-type") {
+                "map" => ListType::Map(string_list(schema, "x-kubernetes-list-map-keys")),
                 "set" => ListType::Set,
                 _ => ListType::Atomic,
             },
             is_atomic_map: text("x-kubernetes-map-type") == "atomic",
-            rules: Rules::of(schema),
-            checks: schema
+            constraints: Constraints::parse(schema),
+            cel_rules: schema
                 .get("x-kubernetes-validations")
                 .and_then(Value::as_array)
-                .map_or_else(Vec::new, |rules| rules.iter().filter_map(rules::Rule::of).collect()),
+                .map_or_else(Vec::new, |rules| rules.iter().filter_map(cel_rules::CelRule::parse).collect()),
         }
     }
 
     /// Returns the schema of a field; `None` if it is unknown.
     pub fn field(&self, name: &str) -> Option<&Self> {
-        self.properties.get(name).or(self.additional.as_deref())
+        self.properties.get(name).or(self.additional_properties.as_deref())
     }
 
     /// Returns true if the schema declares the field by name.
-    pub fn names(&self, field: &str) -> bool {
+    pub fn declares(&self, field: &str) -> bool {
         self.properties.contains_key(field)
     }
 
@@ -125,8 +129,8 @@ impl Schema {
     }
 }
 
-impl Type {
-    fn named(name: &str) -> Self {
+impl ValueType {
+    fn parse(name: &str) -> Self {
         match name {
             "object" => Self::Object,
             "array" => Self::Array,
@@ -139,14 +143,14 @@ impl Type {
     }
 }
 
-impl Rules {
-    fn of(schema: &Value) -> Self {
+impl Constraints {
+    fn parse(schema: &Value) -> Self {
         let number = |field: &str| schema.get(field).and_then(Value::as_f64);
         let count =
             |field: &str| schema.get(field).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
         let text = |field: &str| schema.get(field).and_then(Value::as_str);
         Self {
-            allowed: schema.get("enum").and_then(Value::as_array).cloned().unwrap_or_default(),
+            enum_values: schema.get("enum").and_then(Value::as_array).cloned().unwrap_or_default(),
             minimum: number("minimum"),
             maximum: number("maximum"),
             min_length: count("minLength"),
@@ -160,20 +164,20 @@ impl Rules {
     }
 }
 
-fn texts(schema: &Value, field: &str) -> Vec<String> {
+fn string_list(schema: &Value, field: &str) -> Vec<String> {
     let list = schema.get(field).and_then(Value::as_array).into_iter().flatten();
     list.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// Path of a value in an object; formatted only when an error is reported.
 #[derive(Clone, Copy)]
-enum Path<'a> {
+enum ValuePath<'a> {
     Root,
-    Field(&'a Path<'a>, &'a str),
-    Index(&'a Path<'a>, usize),
+    Field(&'a ValuePath<'a>, &'a str),
+    Index(&'a ValuePath<'a>, usize),
 }
 
-impl fmt::Display for Path<'_> {
+impl fmt::Display for ValuePath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => Ok(()),

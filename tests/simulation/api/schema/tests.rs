@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 
 fn schema() -> Schema {
-    Schema::of(&json!({
+    Schema::parse(&json!({
         "type": "object",
         "required": ["spec"],
         "properties": {
@@ -58,7 +58,7 @@ fn unknown_fields_are_pruned_and_missing_fields_defaulted() {
         },
     });
 
-    let dropped = schema().settle(&mut object, None);
+    let dropped = schema().prune_and_default(&mut object, None);
 
     assert_eq!(dropped, ["other", "spec.groups[0].more"]);
     let expected = json!({
@@ -107,8 +107,8 @@ fn unknown_fields_are_pruned_and_missing_fields_defaulted() {
     "spec.groups[0].count: Invalid value: 0: spec.groups[0].count in body should be greater than or equal to 1"
 )]
 fn schema_violation_is_reported(#[case] spec: Value, #[case] expected: &str) {
-    let errors = schema().flaws(&json!({"spec": spec}), None);
-    let texts: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.field, error.text)).collect();
+    let errors = schema().validate(&json!({"spec": spec}), None);
+    let texts: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.field, error.message)).collect();
     assert_eq!(texts.join("; "), expected);
 }
 
@@ -116,7 +116,7 @@ fn schema_violation_is_reported(#[case] spec: Value, #[case] expected: &str) {
 fn existing_violation_is_tolerated_until_the_value_changes() {
     let with = |count: i64, size: i64| json!({"spec": {"size": size, "groups": [{"name": "a", "count": count}]}});
     let fields = |new: &Value| -> Vec<String> {
-        schema().flaws(new, Some(&with(0, 1))).into_iter().map(|error| error.field).collect()
+        schema().validate(new, Some(&with(0, 1))).into_iter().map(|error| error.field).collect()
     };
     assert!(fields(&with(0, 2)).is_empty());
     assert_eq!(fields(&with(-1, 2)), ["spec.groups[0].count"]);

@@ -8,7 +8,7 @@ fn names(list: &Value) -> Vec<&str> {
 
 #[test]
 fn list_has_selected_objects_ordered_by_name_and_the_version() {
-    let mut server = Server::new();
+    let mut server = TestServer::new();
     for (name, app) in [("b", "x"), ("a", "x"), ("c", "y")] {
         server.post(PODS, pod(name, json!({"app": app})));
     }
@@ -23,7 +23,7 @@ fn list_has_selected_objects_ordered_by_name_and_the_version() {
 
 #[test]
 fn list_of_a_namespace_has_no_objects_of_other_namespaces() {
-    let mut server = Server::new();
+    let mut server = TestServer::new();
     server.post("/api/v1/namespaces", json!({"metadata": {"name": "default-2"}}));
     server.post("/api/v1/namespaces/default-2/pods", pod("p", json!({})));
     server.post(PODS, pod("p", json!({})));
@@ -36,15 +36,15 @@ fn list_of_a_namespace_has_no_objects_of_other_namespaces() {
 
 #[test]
 fn pages_of_a_list_show_one_state() {
-    let mut server = Server::new();
+    let mut server = TestServer::new();
     for name in ["a", "b", "c"] {
-        server.has_cluster(name);
+        server.create_cluster(name);
     }
     let (_, first) = server.get(&format!("{CLUSTERS}?limit=1"));
     assert_eq!((names(&first), &first["metadata"]["remainingItemCount"]), (vec!["a"], &json!(2)));
-    server.delete(&at("c"), Value::Null);
-    server.merge(&at("b"), json!({"spec": {"suspend": true}}));
-    server.has_cluster("d");
+    server.delete(&cluster_path("c"), Value::Null);
+    server.merge(&cluster_path("b"), json!({"spec": {"suspend": true}}));
+    server.create_cluster("d");
 
     let token = first["metadata"]["continue"].as_str().expect("a token");
     let (code, rest) = server.get(&format!("{CLUSTERS}?limit=5&continue={token}"));
@@ -56,13 +56,13 @@ fn pages_of_a_list_show_one_state() {
 
 #[test]
 fn expired_list_continues_only_with_the_current_state() {
-    let mut server = Server::new();
+    let mut server = TestServer::new();
     for name in ["a", "b"] {
-        server.has_cluster(name);
+        server.create_cluster(name);
     }
     let (_, first) = server.get(&format!("{CLUSTERS}?limit=1"));
     let token = first["metadata"]["continue"].as_str().expect("a token");
-    server.has_cluster("c");
+    server.create_cluster("c");
     server.api.compact();
 
     let (code, status) = server.get(&format!("{CLUSTERS}?limit=5&continue={token}"));

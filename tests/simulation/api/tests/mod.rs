@@ -1,10 +1,10 @@
 //! Tests through HTTP requests, as clients see the API server.
 
-mod applies;
-mod changes;
 mod deletions;
 mod lists;
 mod properties;
+mod server_side_apply;
+mod updates;
 mod watches;
 
 use bytes::Bytes;
@@ -12,29 +12,29 @@ use http::Request;
 use jiff::{Timestamp, ToSpan};
 use serde_json::{Value, json};
 
-use super::{Answer, Api, Watch};
+use super::{ApiResponse, ApiServer, Watch};
 
 const CLUSTERS: &str = "/apis/ray.io/v1/namespaces/default/rayclusters";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// API server with helpers to send requests.
-struct Server {
-    api: Api,
+struct TestServer {
+    api: ApiServer,
     now: Timestamp,
 }
 
-impl Server {
+impl TestServer {
     fn new() -> Self {
         let now = "2026-01-01T00:00:00.5Z".parse().expect("a time");
-        Self { api: Api::new(now), now }
+        Self { api: ApiServer::new(now), now }
     }
 
     /// Advances the time by this many seconds.
-    fn wait(&mut self, seconds: i64) {
+    fn advance(&mut self, seconds: i64) {
         self.now = self.now.checked_add(seconds.seconds()).expect("a time");
     }
 
-    fn ask(&mut self, method: &str, path: &str, content_type: &str, body: &Value) -> Answer {
+    fn request(&mut self, method: &str, path: &str, content_type: &str, body: &Value) -> ApiResponse {
         let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
         let request = Request::builder().method(method).uri(path).header("content-type", content_type).body(body);
         self.api.handle(self.now, request.expect("a request"))
@@ -42,8 +42,8 @@ impl Server {
 
     /// Sends a request; returns the status code and the body.
     fn send(&mut self, method: &str, path: &str, content_type: &str, body: &Value) -> (u16, Value) {
-        match self.ask(method, path, content_type, body) {
-            Answer::Done(response) => {
+        match self.request(method, path, content_type, body) {
+            ApiResponse::Complete(response) => {
                 (response.status().as_u16(), serde_json::from_slice(response.body()).expect("a JSON body"))
             }
             other => panic!("{method} {path} was answered with {other:?}"),
@@ -71,8 +71,8 @@ impl Server {
     }
 
     fn watch(&mut self, path: &str) -> Watch {
-        match self.ask("GET", path, "", &Value::Null) {
-            Answer::Watch(watch) => watch,
+        match self.request("GET", path, "", &Value::Null) {
+            ApiResponse::Watch(watch) => watch,
             other => panic!("{path} was answered with {other:?}"),
         }
     }
@@ -80,18 +80,18 @@ impl Server {
     /// Returns the events of a watch since the last call: type and object.
     fn events(&mut self, watch: &mut Watch) -> Vec<(String, Value)> {
         let lines = self.api.events(watch);
-        lines.iter().map(|line| event(line)).collect()
+        lines.iter().map(|line| decode_event(line)).collect()
     }
 
     /// Creates a RayCluster.
-    fn has_cluster(&mut self, name: &str) -> Value {
+    fn create_cluster(&mut self, name: &str) -> Value {
         let (code, made) = self.post(CLUSTERS, cluster(name));
         assert_eq!(code, 201, "{made}");
         made
     }
 
     /// Creates a pod that runs on a node.
-    fn has_running_pod(&mut self, name: &str) -> Value {
+    fn create_running_pod(&mut self, name: &str) -> Value {
         let (code, made) = self.post(PODS, pod(name, json!({})));
         assert_eq!(code, 201, "{made}");
         let now = self.now;
@@ -103,7 +103,7 @@ impl Server {
     }
 }
 
-fn event(line: &[u8]) -> (String, Value) {
+fn decode_event(line: &[u8]) -> (String, Value) {
     let mut event: Value = serde_json::from_slice(line).expect("a line of JSON");
     (event["type"].as_str().unwrap_or_default().to_owned(), event["object"].take())
 }
@@ -127,7 +127,7 @@ fn pod(name: &str, labels: Value) -> Value {
 }
 
 /// Returns the path of a RayCluster or of a subresource.
-fn at(name: &str) -> String {
+fn cluster_path(name: &str) -> String {
     format!("{CLUSTERS}/{name}")
 }
 

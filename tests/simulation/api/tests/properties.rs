@@ -7,10 +7,10 @@ use fastrand::Rng;
 use super::*;
 
 const HISTORIES: u64 = 30;
-const STEPS: usize = 120;
+const REQUESTS: usize = 120;
 
 /// Sends one random request for one of a few pods.
-fn step(server: &mut Server, rng: &mut Rng) {
+fn random_request(server: &mut TestServer, rng: &mut Rng) {
     let name = format!("p{}", rng.u8(0..4));
     let path = format!("{PODS}/{name}");
     let app = rng.choice(["x", "y"]);
@@ -33,43 +33,43 @@ fn step(server: &mut Server, rng: &mut Rng) {
         6 => {
             server.delete(&path, json!({"gracePeriodSeconds": rng.i64(0..3)}));
         }
-        _ => server.api.remove(now, "Pod", "default", &name),
+        _ => server.api.delete_immediately(now, "Pod", "default", &name),
     }
 }
 
 /// Client that lists and watches, with its cached pods.
-struct Client {
+struct CachingClient {
     selector: &'static str,
     watch: Watch,
-    believes: BTreeMap<String, Value>,
+    cached: BTreeMap<String, Value>,
 }
 
-impl Client {
-    fn new(server: &mut Server, selector: &'static str) -> Self {
-        let (believes, version) = listed(server, selector);
+impl CachingClient {
+    fn new(server: &mut TestServer, selector: &'static str) -> Self {
+        let (believes, version) = list_pods(server, selector);
         let path = format!("{PODS}?watch=true&labelSelector={selector}&resourceVersion={version}");
-        Self { selector, watch: server.watch(&path), believes }
+        Self { selector, watch: server.watch(&path), cached: believes }
     }
 
-    fn catch_up(&mut self, server: &mut Server) {
+    fn catch_up(&mut self, server: &mut TestServer) {
         for (change, object) in server.events(&mut self.watch) {
             let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            let known = self.believes.contains_key(&name);
+            let known = self.cached.contains_key(&name);
             match change.as_str() {
                 "ADDED" => assert!(!known, "{name} was added twice"),
                 "MODIFIED" | "DELETED" => assert!(known, "{name} was {change} but is not known"),
                 _ => return *self = Self::new(server, self.selector),
             }
             match change.as_str() {
-                "DELETED" => self.believes.remove(&name),
-                _ => self.believes.insert(name, object),
+                "DELETED" => self.cached.remove(&name),
+                _ => self.cached.insert(name, object),
             };
         }
     }
 }
 
 /// Lists the selected pods; returns them by name, and the version of the list.
-fn listed(server: &mut Server, selector: &str) -> (BTreeMap<String, Value>, String) {
+fn list_pods(server: &mut TestServer, selector: &str) -> (BTreeMap<String, Value>, String) {
     let (_, list) = server.get(&format!("{PODS}?labelSelector={selector}"));
     let pods = list["items"].as_array().into_iter().flatten().map(|pod| {
         let mut pod = pod.clone();
@@ -82,17 +82,17 @@ fn listed(server: &mut Server, selector: &str) -> (BTreeMap<String, Value>, Stri
 #[test]
 fn watch_events_add_up_to_the_list() {
     for seed in 0..HISTORIES {
-        let (mut rng, mut server) = (Rng::with_seed(seed), Server::new());
-        let mut clients = ["", "app%3Dx", "%21app"].map(|selector| Client::new(&mut server, selector));
-        for _ in 0..STEPS {
-            step(&mut server, &mut rng);
+        let (mut rng, mut server) = (Rng::with_seed(seed), TestServer::new());
+        let mut clients = ["", "app%3Dx", "%21app"].map(|selector| CachingClient::new(&mut server, selector));
+        for _ in 0..REQUESTS {
+            random_request(&mut server, &mut rng);
             if rng.u8(0..40) == 0 {
                 server.api.compact();
             }
             for client in &mut clients {
                 if rng.u8(0..3) == 0 {
                     client.catch_up(&mut server);
-                    assert_eq!(client.believes, listed(&mut server, client.selector).0, "seed {seed}");
+                    assert_eq!(client.cached, list_pods(&mut server, client.selector).0, "seed {seed}");
                 }
             }
         }
@@ -102,7 +102,7 @@ fn watch_events_add_up_to_the_list() {
 }
 
 /// Returns a random configuration of a Workload to apply.
-fn wish(rng: &mut Rng) -> Value {
+fn random_workload(rng: &mut Rng) -> Value {
     let mut spec = json!({"podSets": []});
     for name in ["head", "worker"] {
         if rng.bool() {
@@ -127,12 +127,14 @@ fn wish(rng: &mut Rng) -> Value {
 }
 
 /// Returns true if `object` contains all of `part`; list items match in any order.
-fn has(object: Option<&Value>, part: &Value) -> bool {
+fn contains(object: Option<&Value>, part: &Value) -> bool {
     match part {
-        Value::Object(parts) => parts.iter().all(|(name, part)| has(object.and_then(|object| object.get(name)), part)),
+        Value::Object(parts) => {
+            parts.iter().all(|(name, part)| contains(object.and_then(|object| object.get(name)), part))
+        }
         Value::Array(parts) => {
             let items = object.and_then(Value::as_array);
-            parts.iter().all(|part| items.is_some_and(|items| items.iter().any(|item| has(Some(item), part))))
+            parts.iter().all(|part| items.is_some_and(|items| items.iter().any(|item| contains(Some(item), part))))
         }
         _ => object == Some(part),
     }
@@ -142,20 +144,20 @@ fn has(object: Option<&Value>, part: &Value) -> bool {
 fn applied_fields_exist_until_no_longer_applied() {
     const PATH: &str = "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads/w";
     for seed in 0..HISTORIES {
-        let (mut rng, mut server) = (Rng::with_seed(seed), Server::new());
+        let (mut rng, mut server) = (Rng::with_seed(seed), TestServer::new());
         let mut base = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"name": "w"}});
         base["spec"] = json!({"podSets": [{"name": "base", "template": {}}]});
         server.send("PATCH", &format!("{PATH}?fieldManager=base"), "application/apply-patch+yaml", &base);
-        for _ in 0..STEPS / 4 {
+        for _ in 0..REQUESTS / 4 {
             let by = rng.choice(["first", "second"]).expect("a manager");
             let path = format!("{PATH}?fieldManager={by}&force=true");
-            let wish = wish(&mut rng);
+            let wish = random_workload(&mut rng);
 
             let (code, applied) = server.send("PATCH", &path, "application/apply-patch+yaml", &wish);
             let again = server.send("PATCH", &path, "application/apply-patch+yaml", &wish);
 
             assert_eq!(code, 200, "seed {seed}: {applied}");
-            assert!(has(Some(&applied), &wish), "seed {seed}: {wish} is not in {applied}");
+            assert!(contains(Some(&applied), &wish), "seed {seed}: {wish} is not in {applied}");
             assert_eq!(again, (200, applied), "seed {seed}");
         }
         for by in ["first", "second"] {

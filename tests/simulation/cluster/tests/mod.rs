@@ -1,10 +1,10 @@
 //! Tests of the cluster components against the API server, without Sluice.
 
-mod dashboards;
-mod endpoints;
-mod fates;
-mod garbage;
+mod endpoint_slices;
+mod garbage_collector;
 mod nodes;
+mod pod_faults;
+mod ray_dashboard;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,34 +14,35 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Cluster, Fate, FateList, Fates, Nodes, Pace};
-use crate::api::{Api, DeleteOptions, Propagation, Proxied, ProxyTarget};
-use crate::chance::Chance;
+use super::{FaultList, Latencies, Nodes, PodFault, PodFaultInjector, SimulatedCluster};
+use crate::api::{ApiServer, DeleteOptions, Propagation, ProxyRequest, ProxyTarget};
+use crate::rng::SeededRandom;
 
 /// API server and cluster components with a virtual clock.
-struct Scene {
-    api: Api,
-    cluster: Cluster,
+struct ClusterFixture {
+    api: ApiServer,
+    cluster: SimulatedCluster,
     now: Timestamp,
     seen: usize,
 }
 
-impl Scene {
+impl ClusterFixture {
     /// Creates four nodes with fixed latencies and no faults.
     fn new() -> Self {
-        Self::with(Nodes::alike(4), Pace::steady(Chance::new(0)), Fates::kind())
+        Self::with(Nodes::uniform(4), Latencies::fixed(SeededRandom::new(0)), PodFaultInjector::none())
     }
 
     /// Injects these faults into pods, in order of their creation.
-    fn fated<const N: usize>(faults: [Fate; N]) -> Self {
+    fn with_pod_faults<const N: usize>(faults: [PodFault; N]) -> Self {
         let pods = (0..).zip(faults).collect();
-        let faults = Fates::listed(FateList { pods, ..FateList::default() });
-        Self::with(Nodes::alike(4), Pace::steady(Chance::new(0)), faults)
+        let faults = PodFaultInjector::listed(FaultList { pods, ..FaultList::default() });
+        Self::with(Nodes::uniform(4), Latencies::fixed(SeededRandom::new(0)), faults)
     }
 
-    fn with(nodes: Nodes, latencies: Pace, faults: Fates) -> Self {
+    fn with(nodes: Nodes, latencies: Latencies, faults: PodFaultInjector) -> Self {
         let now = Timestamp::from_second(1_800_000_000).expect("a time");
-        let mut scene = Self { api: Api::new(now), cluster: Cluster::new(nodes, latencies, faults), now, seen: 0 };
+        let mut scene =
+            Self { api: ApiServer::new(now), cluster: SimulatedCluster::new(nodes, latencies, faults), now, seen: 0 };
         scene.run(0);
         scene
     }
@@ -50,20 +51,20 @@ impl Scene {
     fn run(&mut self, millis: u64) {
         let end = self.now + Duration::from_millis(millis);
         loop {
-            self.tell();
-            let Some(due) = self.cluster.next().filter(|due| *due <= end) else { break };
+            self.deliver_changes();
+            let Some(due) = self.cluster.next_deadline().filter(|due| *due <= end) else { break };
             self.now = self.now.max(due);
-            self.cluster.act(self.now, &mut self.api);
+            self.cluster.run_due(self.now, &mut self.api);
         }
         self.now = end;
     }
 
     /// Delivers pending changes to the cluster.
-    fn tell(&mut self) {
+    fn deliver_changes(&mut self) {
         let changes = self.api.changes_from(self.seen).to_vec();
         self.seen += changes.len();
         for change in changes {
-            self.cluster.see(self.now, &change);
+            self.cluster.observe(self.now, &change);
         }
     }
 
@@ -71,19 +72,19 @@ impl Scene {
     fn create(&mut self, mut object: Value) -> Arc<Value> {
         object["metadata"]["namespace"] = json!("default");
         let created = self.api.create(self.now, object).expect("a new and valid object");
-        self.tell();
+        self.deliver_changes();
         created
     }
 
     fn change(&mut self, kind: &str, name: &str, change: impl FnOnce(&mut Value)) {
         self.api.update(self.now, kind, "default", name, change).expect("the object exists");
-        self.tell();
+        self.deliver_changes();
     }
 
     fn delete(&mut self, kind: &str, name: &str, propagation: Propagation) {
         let options = DeleteOptions { propagation: Some(propagation), ..DeleteOptions::default() };
         self.api.delete(self.now, kind, "default", name, &options).expect("the object exists");
-        self.tell();
+        self.deliver_changes();
     }
 
     fn find(&self, kind: &str, name: &str) -> Option<&Value> {
@@ -97,7 +98,7 @@ impl Scene {
     /// Returns phase and Ready condition of a pod.
     fn state(&self, name: &str) -> (&str, &str) {
         let pod = self.pod(name);
-        (super::read::text(pod, "/status/phase"), super::read::condition(pod, "Ready"))
+        (super::object_view::text(pod, "/status/phase"), super::object_view::condition_status(pod, "Ready"))
     }
 
     /// Returns the only EndpointSlice of a Service; `None` if there is none.
@@ -113,8 +114,9 @@ impl Scene {
     /// Sends a proxied request to a Service or a pod; returns HTTP status and body.
     fn call(&mut self, method: Method, target: ProxyTarget, path: &str, body: &str) -> (u16, String) {
         let body = Bytes::from(body.to_owned());
-        let call = Proxied { namespace: "default".to_owned(), target, method, path_and_query: path.to_owned(), body };
-        let response = self.cluster.answer(self.now, &self.api, &call);
+        let call =
+            ProxyRequest { namespace: "default".to_owned(), target, method, path_and_query: path.to_owned(), body };
+        let response = self.cluster.handle_proxy_request(self.now, &self.api, &call);
         (response.status().as_u16(), String::from_utf8_lossy(response.body()).into_owned())
     }
 }
@@ -132,7 +134,7 @@ fn pod(name: &str) -> Value {
 }
 
 /// Sets the value at a JSON pointer, the parent of which must exist.
-fn with(mut object: Value, pointer: &str, value: Value) -> Value {
+fn set_at(mut object: Value, pointer: &str, value: Value) -> Value {
     let (parent, field) = pointer.rsplit_once('/').expect("a pointer");
     object.pointer_mut(parent).expect("a parent")[field] = value;
     object

@@ -1,28 +1,28 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::read::{condition, items, text};
-use super::super::{Fates, Node, Nodes, Pace};
-use super::{Chance, Propagation, Scene, pod, with};
+use super::super::object_view::{condition_status, items, text};
+use super::super::{Latencies, Node, Nodes, PodFaultInjector};
+use super::{ClusterFixture, Propagation, SeededRandom, pod, set_at};
 
 /// Creates one node with 64 CPUs.
-fn one_node() -> Scene {
-    Scene::with(Nodes::alike(1), Pace::steady(Chance::new(0)), Fates::kind())
+fn one_node() -> ClusterFixture {
+    ClusterFixture::with(Nodes::uniform(1), Latencies::fixed(SeededRandom::new(0)), PodFaultInjector::none())
 }
 
-fn demanding(name: &str, cpu: &str) -> Value {
-    with(pod(name), "/spec/containers/0/resources/requests/cpu", json!(cpu))
+fn pod_requesting(name: &str, cpu: &str) -> Value {
+    set_at(pod(name), "/spec/containers/0/resources/requests/cpu", json!(cpu))
 }
 
 #[test]
 fn pod_is_bound_and_then_becomes_ready() {
-    let mut scene = Scene::new();
+    let mut scene = ClusterFixture::new();
     scene.create(pod("a"));
 
     scene.run(20);
     assert_eq!(text(scene.pod("a"), "/spec/nodeName"), "node-0");
-    assert_eq!(condition(scene.pod("a"), "PodScheduled"), "True");
-    assert_eq!(condition(scene.pod("a"), "Ready"), "");
+    assert_eq!(condition_status(scene.pod("a"), "PodScheduled"), "True");
+    assert_eq!(condition_status(scene.pod("a"), "Ready"), "");
 
     scene.run(200);
     let status = &scene.pod("a")["status"];
@@ -38,8 +38,8 @@ fn pod_is_bound_and_then_becomes_ready() {
 
 #[test]
 fn deleted_pod_reports_the_end_of_its_containers_before_removal() {
-    let latencies = Pace { gone: Some(500..=500), ..Pace::steady(Chance::new(0)) };
-    let mut scene = Scene::with(Nodes::alike(1), latencies, Fates::kind());
+    let latencies = Latencies { removal: Some(500..=500), ..Latencies::fixed(SeededRandom::new(0)) };
+    let mut scene = ClusterFixture::with(Nodes::uniform(1), latencies, PodFaultInjector::none());
     scene.create(pod("a"));
     scene.run(220);
 
@@ -57,7 +57,7 @@ fn deleted_pod_reports_the_end_of_its_containers_before_removal() {
 
 #[test]
 fn gated_pod_is_reported_unscheduled_and_is_not_bound() {
-    let mut scene = Scene::new();
+    let mut scene = ClusterFixture::new();
     let mut gated = pod("a");
     gated["spec"]["schedulingGates"] = json!([{"name": "quota"}]);
     scene.create(gated);
@@ -65,7 +65,7 @@ fn gated_pod_is_reported_unscheduled_and_is_not_bound() {
     scene.run(20);
 
     assert_eq!(text(scene.pod("a"), "/spec/nodeName"), "");
-    assert_eq!(condition(scene.pod("a"), "PodScheduled"), "False");
+    assert_eq!(condition_status(scene.pod("a"), "PodScheduled"), "False");
 }
 
 #[test]
@@ -74,14 +74,14 @@ fn nodes_exist_and_are_ready() {
 
     let node = scene.api.get("Node", "", "node-0").expect("a node");
 
-    assert_eq!(condition(node, "Ready"), "True");
+    assert_eq!(condition_status(node, "Ready"), "True");
     assert_eq!(text(node, "/status/allocatable/nvidia.com~1gpu"), "8");
 }
 
 #[test]
 fn gated_pod_is_bound_after_its_gate_is_removed() {
-    let mut scene = Scene::new();
-    scene.create(with(pod("a"), "/spec/schedulingGates", json!([{"name": "quota"}])));
+    let mut scene = ClusterFixture::new();
+    scene.create(set_at(pod("a"), "/spec/schedulingGates", json!([{"name": "quota"}])));
 
     scene.run(1_000);
     assert_eq!(text(scene.pod("a"), "/spec/nodeName"), "");
@@ -94,8 +94,8 @@ fn gated_pod_is_bound_after_its_gate_is_removed() {
 #[test]
 fn unschedulable_pod_is_reported_and_bound_once_capacity_is_free() {
     let mut scene = one_node();
-    scene.create(demanding("a", "40"));
-    scene.create(demanding("b", "40"));
+    scene.create(pod_requesting("a", "40"));
+    scene.create(pod_requesting("b", "40"));
 
     scene.run(1_000);
     let scheduled = items(scene.pod("b"), "/status/conditions").next().expect("a condition");
@@ -110,9 +110,13 @@ fn unschedulable_pod_is_reported_and_bound_once_capacity_is_free() {
 #[test]
 fn failed_pod_frees_its_capacity() {
     let mut scene = one_node();
-    scene.create(with(demanding("a", "40"), "/metadata/annotations", json!({"testenv.sluice.dev/phase": "failed"})));
+    scene.create(set_at(
+        pod_requesting("a", "40"),
+        "/metadata/annotations",
+        json!({"testenv.sluice.dev/phase": "failed"}),
+    ));
     scene.run(100);
-    scene.create(demanding("b", "40"));
+    scene.create(pod_requesting("b", "40"));
 
     scene.run(1_000);
 
@@ -122,14 +126,14 @@ fn failed_pod_frees_its_capacity() {
 #[test]
 fn pending_pods_are_bound_by_priority_and_then_by_age() {
     let mut scene = one_node();
-    scene.create(demanding("holder", "60"));
+    scene.create(pod_requesting("holder", "60"));
     scene.run(20);
     let high = json!({
         "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 9,
     });
     scene.api.create(scene.now, high).expect("a new and valid class");
     for (name, class) in [("older", ""), ("younger", ""), ("important", "high")] {
-        scene.create(with(demanding(name, "30"), "/spec/priorityClassName", json!(class)));
+        scene.create(set_at(pod_requesting(name, "30"), "/spec/priorityClassName", json!(class)));
     }
     scene.run(1_000);
 
@@ -145,9 +149,9 @@ fn pending_pods_are_bound_by_priority_and_then_by_age() {
 
 #[test]
 fn pod_is_bound_to_a_node_that_its_selector_matches() {
-    let nodes = Nodes(vec![Node::numbered(0), Node::numbered(1).labelled("pool", "a100")]);
-    let mut scene = Scene::with(nodes, Pace::steady(Chance::new(0)), Fates::kind());
-    scene.create(with(pod("a"), "/spec/nodeSelector", json!({"pool": "a100"})));
+    let nodes = Nodes(vec![Node::numbered(0), Node::numbered(1).with_label("pool", "a100")]);
+    let mut scene = ClusterFixture::with(nodes, Latencies::fixed(SeededRandom::new(0)), PodFaultInjector::none());
+    scene.create(set_at(pod("a"), "/spec/nodeSelector", json!({"pool": "a100"})));
 
     scene.run(20);
 
@@ -156,7 +160,7 @@ fn pod_is_bound_to_a_node_that_its_selector_matches() {
 
 #[test]
 fn deleted_pod_is_removed_after_its_containers_end() {
-    let mut scene = Scene::new();
+    let mut scene = ClusterFixture::new();
     scene.create(pod("a"));
     scene.run(1_000);
 
@@ -169,7 +173,7 @@ fn deleted_pod_is_removed_after_its_containers_end() {
 
 #[test]
 fn recreated_pod_with_the_same_name_starts_from_the_beginning() {
-    let mut scene = Scene::new();
+    let mut scene = ClusterFixture::new();
     scene.create(pod("a"));
     scene.run(100);
     scene.delete("Pod", "a", Propagation::Background);
@@ -190,8 +194,8 @@ fn recreated_pod_with_the_same_name_starts_from_the_beginning() {
 #[case("none of these", ("Running", "True"))]
 fn annotation_steers_a_pod_from_the_start_and_later(#[case] phase: &str, #[case] state: (&str, &str)) {
     let annotations = json!({"testenv.sluice.dev/phase": phase});
-    let mut scene = Scene::new();
-    scene.create(with(pod("early"), "/metadata/annotations", annotations.clone()));
+    let mut scene = ClusterFixture::new();
+    scene.create(set_at(pod("early"), "/metadata/annotations", annotations.clone()));
     scene.create(pod("late"));
     scene.run(1_000);
     assert_eq!(scene.state("early"), state);
@@ -204,8 +208,8 @@ fn annotation_steers_a_pod_from_the_start_and_later(#[case] phase: &str, #[case]
 
 #[test]
 fn pod_becomes_ready_once_it_is_no_longer_steered() {
-    let mut scene = Scene::new();
-    scene.create(with(pod("a"), "/metadata/annotations", json!({"testenv.sluice.dev/phase": "never-ready"})));
+    let mut scene = ClusterFixture::new();
+    scene.create(set_at(pod("a"), "/metadata/annotations", json!({"testenv.sluice.dev/phase": "never-ready"})));
     scene.run(1_000);
 
     scene.change("Pod", "a", |pod| pod["metadata"]["annotations"] = json!({}));
@@ -216,8 +220,8 @@ fn pod_becomes_ready_once_it_is_no_longer_steered() {
 
 #[test]
 fn annotation_sets_the_time_from_scheduling_until_ready() {
-    let mut scene = Scene::new();
-    scene.create(with(pod("a"), "/metadata/annotations", json!({"testenv.sluice.dev/ready-after": "5s"})));
+    let mut scene = ClusterFixture::new();
+    scene.create(set_at(pod("a"), "/metadata/annotations", json!({"testenv.sluice.dev/ready-after": "5s"})));
 
     scene.run(4_900);
     assert_eq!(scene.state("a"), ("Pending", ""));
@@ -229,8 +233,8 @@ fn annotation_sets_the_time_from_scheduling_until_ready() {
 #[test]
 fn sidecar_keeps_running_and_other_init_containers_complete() {
     let init = json!([{"name": "wait", "image": "i"}, {"name": "side", "image": "s", "restartPolicy": "Always"}]);
-    let mut scene = Scene::new();
-    scene.create(with(pod("a"), "/spec/initContainers", init));
+    let mut scene = ClusterFixture::new();
+    scene.create(set_at(pod("a"), "/spec/initContainers", init));
 
     scene.run(1_000);
 
