@@ -4,21 +4,23 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::fixture::{Cluster, group, key};
+use super::fixture::{Cluster, group, object_key};
 use crate::Input;
 use sluice_api::condition;
 use sluice_api::kueue::names;
 
-fn active(conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition]) -> (String, String, String) {
+fn active_condition(
+    conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition],
+) -> (String, String, String) {
     let active = condition::get(conditions, names::ACTIVE).cloned();
     active.map(|active| (active.status, active.reason, active.message)).unwrap_or_default()
 }
 
 fn cluster_queue_active(cluster: &Cluster) -> (String, String, String) {
-    active(&cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions)
+    active_condition(&cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions)
 }
 
-fn triple(status: &str, reason: &str, message: &str) -> (String, String, String) {
+fn status_reason_message(status: &str, reason: &str, message: &str) -> (String, String, String) {
     (status.to_owned(), reason.to_owned(), message.to_owned())
 }
 
@@ -27,9 +29,9 @@ fn active_queues_report_conditions_and_counts() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.submit("a", "1500m");
     cluster.submit("b", "1");
-    cluster.run();
+    cluster.run_until_stable();
 
-    assert_eq!(cluster_queue_active(&cluster), triple("True", "Ready", "Can admit new workloads"));
+    assert_eq!(cluster_queue_active(&cluster), status_reason_message("True", "Ready", "Can admit new workloads"));
     let status = serde_json::to_value(&cluster.cluster_queues["cq"].status).expect("JSON");
     assert_eq!(status["pendingWorkloads"], 1);
     assert_eq!(status["reservingWorkloads"], 1);
@@ -37,8 +39,11 @@ fn active_queues_report_conditions_and_counts() {
     let usage = json!([{"name": "default", "resources": [{"name": "cpu", "total": "1500m", "borrowed": "0"}]}]);
     assert_eq!(status["flavorsReservation"], usage);
     assert_eq!(status["flavorsUsage"], usage);
-    let local = cluster.local_queues[&key("lq")].status.clone().unwrap_or_default();
-    assert_eq!(active(&local.conditions), triple("True", "Ready", "Can submit new workloads to localQueue"));
+    let local = cluster.local_queues[&object_key("lq")].status.clone().unwrap_or_default();
+    assert_eq!(
+        active_condition(&local.conditions),
+        status_reason_message("True", "Ready", "Can submit new workloads to localQueue")
+    );
     assert_eq!((local.pending_workloads, local.reserving_workloads, local.admitted_workloads), (1, 1, 1));
     let local = serde_json::to_value(&local).expect("JSON");
     assert_eq!(local["flavorsUsage"], json!([{"name": "default", "resources": [{"name": "cpu", "total": "1500m"}]}]));
@@ -47,20 +52,20 @@ fn active_queues_report_conditions_and_counts() {
 #[test]
 fn cluster_queue_is_inactive_until_its_flavor_exists() {
     let mut cluster = Cluster::with_cpu("2");
-    cluster.engine.observe(super::fixture::at(1), &Input::ResourceFlavorDeleted("default"));
+    cluster.scheduler.observe(super::fixture::timestamp(1), &Input::ResourceFlavorDeleted("default"));
     cluster.submit("a", "1");
-    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
 
     let message = "Can't admit new workloads: references missing ResourceFlavor(s): default.";
-    assert_eq!(cluster_queue_active(&cluster), triple("False", "FlavorNotFound", message));
-    let (reason, message) = cluster.says("a", names::QUOTA_RESERVED);
+    assert_eq!(cluster_queue_active(&cluster), status_reason_message("False", "FlavorNotFound", message));
+    let (reason, message) = cluster.reason_and_message("a", names::QUOTA_RESERVED);
     assert_eq!(reason, "Misconfigured");
     assert_eq!(message, "ClusterQueue cq is inactive: references missing ResourceFlavor(s): default");
-    let local = cluster.local_queues[&key("lq")].status.clone().unwrap_or_default();
-    assert_eq!(active(&local.conditions).1, "ClusterQueueIsInactive");
+    let local = cluster.local_queues[&object_key("lq")].status.clone().unwrap_or_default();
+    assert_eq!(active_condition(&local.conditions).1, "ClusterQueueIsInactive");
 
     cluster.put_flavor("default");
-    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(cluster.run_until_stable(), ["a"]);
     assert_eq!(cluster_queue_active(&cluster).1, "Ready");
 }
 
@@ -95,9 +100,9 @@ fn misconfigured_cluster_queue_admits_nothing(#[case] patch: Value, #[case] reas
     cluster.patch_cluster_queue(patch);
     cluster.submit("a", "1");
 
-    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
     let message = format!("Can't admit new workloads: {problem}.");
-    assert_eq!(cluster_queue_active(&cluster), triple("False", reason, &message));
+    assert_eq!(cluster_queue_active(&cluster), status_reason_message("False", reason, &message));
 }
 
 #[test]
@@ -110,13 +115,13 @@ fn unsupported_fields_of_cluster_queue_are_reported() {
     cluster.submit("a", "2");
     cluster.submit("b", "1");
 
-    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(cluster.run_until_stable(), ["a"]);
     let conditions = cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions;
     let message = condition::get(&conditions, names::UNSUPPORTED).map(|condition| condition.message.as_str());
     assert_eq!(message, Some("Sluice does not support spec.admissionScope yet"));
 
     cluster.patch_cluster_queue(json!({"admissionScope": null}));
-    cluster.run();
+    cluster.run_until_stable();
     let conditions = cluster.cluster_queues["cq"].status.clone().unwrap_or_default().conditions;
     assert_eq!(condition::get(&conditions, names::UNSUPPORTED), None);
 }
@@ -128,17 +133,20 @@ fn unsupported_preemption_gate_of_workload_is_reported() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.patch_cluster_queue(json!({"preemption": {"withinClusterQueue": "LowerPriority"}}));
     cluster.submit("low", "1");
-    cluster.run();
+    cluster.run_until_stable();
     let mut gated = cluster.workload("gated", &[("main", 1, json!({"cpu": "1"}))]);
     gated.spec.priority = Some(1);
     gated.spec.preemption_gates = serde_json::from_value(json!([{"name": "gate"}])).expect("a gate");
     cluster.put(gated);
 
-    cluster.run();
+    cluster.run_until_stable();
 
     assert!(cluster.is_true("low", names::EVICTED));
-    assert_eq!(cluster.says("gated", names::UNSUPPORTED).1, "Sluice does not support spec.preemptionGates yet");
-    assert_eq!(cluster.says("low", names::UNSUPPORTED).1, "");
+    assert_eq!(
+        cluster.reason_and_message("gated", names::UNSUPPORTED).1,
+        "Sluice does not support spec.preemptionGates yet"
+    );
+    assert_eq!(cluster.reason_and_message("low", names::UNSUPPORTED).1, "");
 }
 
 #[rstest]
@@ -167,10 +175,10 @@ fn pending_reason_names_why_workload_is_not_queued(
     change(&mut workload);
     cluster.put(workload);
 
-    assert_eq!(cluster.run(), [""; 0]);
-    assert_eq!(cluster.says("a", names::QUOTA_RESERVED), (reason.to_owned(), message.to_owned()));
-    let orphan = cluster.local_queues[&key("orphan")].status.clone().unwrap_or_default();
-    assert_eq!(active(&orphan.conditions).1, "ClusterQueueDoesNotExist");
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
+    assert_eq!(cluster.reason_and_message("a", names::QUOTA_RESERVED), (reason.to_owned(), message.to_owned()));
+    let orphan = cluster.local_queues[&object_key("orphan")].status.clone().unwrap_or_default();
+    assert_eq!(active_condition(&orphan.conditions).1, "ClusterQueueDoesNotExist");
 }
 
 #[rstest]
@@ -188,31 +196,34 @@ fn drained_queue_evicts_workloads_and_readmits_them_after_restart(
     };
     let mut cluster = Cluster::with_cpu("2");
     cluster.submit("runs", "1");
-    cluster.run();
+    cluster.run_until_stable();
 
     set(&mut cluster, "Hold");
     cluster.submit("waits", "1");
-    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
     assert!(!cluster.is_true("runs", names::EVICTED), "Hold does not evict");
-    assert_eq!(cluster.says("waits", names::QUOTA_RESERVED), ("Suspended".to_owned(), stopped.to_owned()));
+    assert_eq!(
+        cluster.reason_and_message("waits", names::QUOTA_RESERVED),
+        ("Suspended".to_owned(), stopped.to_owned())
+    );
 
     set(&mut cluster, "HoldAndDrain");
-    cluster.run();
-    assert_eq!(cluster.says("runs", names::EVICTED).0, evicted);
+    cluster.run_until_stable();
+    assert_eq!(cluster.reason_and_message("runs", names::EVICTED).0, evicted);
     assert_eq!(
-        cluster.reserved("default", "cpu"),
+        cluster.reserved_quantity("default", "cpu"),
         "1",
         "an evicted workload holds its quota until its job has stopped"
     );
-    cluster.release("runs");
-    cluster.run();
-    assert_eq!(cluster.reserved("default", "cpu"), "0");
-    assert_eq!(cluster.says("runs", names::QUOTA_RESERVED).0, "Suspended");
-    assert_eq!(cluster.says("runs", names::REQUEUED).0, evicted);
+    cluster.release_quota("runs");
+    cluster.run_until_stable();
+    assert_eq!(cluster.reserved_quantity("default", "cpu"), "0");
+    assert_eq!(cluster.reason_and_message("runs", names::QUOTA_RESERVED).0, "Suspended");
+    assert_eq!(cluster.reason_and_message("runs", names::REQUEUED).0, evicted);
 
     set(&mut cluster, "None");
-    assert_eq!(cluster.run(), ["runs", "waits"]);
-    assert_eq!(cluster.says("runs", names::REQUEUED).0, restarted);
+    assert_eq!(cluster.run_until_stable(), ["runs", "waits"]);
+    assert_eq!(cluster.reason_and_message("runs", names::REQUEUED).0, restarted);
     assert!(!cluster.is_true("runs", names::EVICTED));
 }
 
@@ -220,31 +231,31 @@ fn drained_queue_evicts_workloads_and_readmits_them_after_restart(
 fn deactivated_workload_is_evicted_and_readmitted_when_reactivated() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.submit("a", "1");
-    cluster.run();
-    cluster.change("a", |workload| workload.spec.active = Some(false));
-    cluster.run();
-    let evicted = cluster.says("a", names::EVICTED);
+    cluster.run_until_stable();
+    cluster.update("a", |workload| workload.spec.active = Some(false));
+    cluster.run_until_stable();
+    let evicted = cluster.reason_and_message("a", names::EVICTED);
     assert_eq!(evicted, ("Deactivated".to_owned(), "The workload is deactivated".to_owned()));
     cluster.submit("b", "1");
-    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
 
-    cluster.release("a");
-    assert_eq!(cluster.run(), ["b"]);
+    cluster.release_quota("a");
+    assert_eq!(cluster.run_until_stable(), ["b"]);
     assert!(!cluster.is_true("a", names::ADMITTED));
-    cluster.change("a", |workload| workload.spec.active = Some(true));
+    cluster.update("a", |workload| workload.spec.active = Some(true));
     cluster.finish("b");
-    assert_eq!(cluster.run(), ["a"]);
-    assert_eq!(cluster.says("a", names::REQUEUED).0, "Reactivated");
+    assert_eq!(cluster.run_until_stable(), ["a"]);
+    assert_eq!(cluster.reason_and_message("a", names::REQUEUED).0, "Reactivated");
 }
 
 #[test]
 fn deactivated_pending_workload_reports_eviction_and_is_not_admitted() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.submit("a", "1");
-    cluster.change("a", |workload| workload.spec.active = Some(false));
+    cluster.update("a", |workload| workload.spec.active = Some(false));
 
-    assert_eq!(cluster.run(), [""; 0]);
-    assert_eq!(cluster.says("a", names::EVICTED).0, "Deactivated");
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
+    assert_eq!(cluster.reason_and_message("a", names::EVICTED).0, "Deactivated");
     assert!(!cluster.is_true("a", names::REQUEUED));
 }
 
@@ -252,14 +263,14 @@ fn deactivated_pending_workload_reports_eviction_and_is_not_admitted() {
 fn admission_replaces_pending_reason_with_cluster_queue_name() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.submit("b", "1");
-    cluster.run();
+    cluster.run_until_stable();
     cluster.now = 5;
     cluster.submit("a", "1");
-    cluster.run();
+    cluster.run_until_stable();
     cluster.finish("b");
-    cluster.run();
+    cluster.run_until_stable();
 
-    let reserved = cluster.says("a", names::QUOTA_RESERVED);
+    let reserved = cluster.reason_and_message("a", names::QUOTA_RESERVED);
     assert_eq!(reserved, ("QuotaReserved".to_owned(), "Quota reserved in ClusterQueue cq".to_owned()));
-    assert_eq!(cluster.says("a", names::ADMITTED).0, "Admitted");
+    assert_eq!(cluster.reason_and_message("a", names::ADMITTED).0, "Admitted");
 }

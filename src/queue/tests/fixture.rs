@@ -17,20 +17,20 @@ use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, PodSet, ResourceFlavor
 /// Default namespace of all namespaced objects.
 pub(super) const NAMESPACE: &str = "team";
 /// Iteration limit for detecting non-convergence.
-const MANY_ROUNDS: usize = 200;
+const MAX_ROUNDS: usize = 200;
 
-pub(super) fn at(seconds: i64) -> Timestamp {
+pub(super) fn timestamp(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).expect("in range")
 }
 
-pub(super) fn key(name: &str) -> ObjectKey {
+pub(super) fn object_key(name: &str) -> ObjectKey {
     ObjectKey::new(NAMESPACE, name)
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cluster {
     pub(super) settings: Settings,
-    pub(super) engine: Scheduler,
+    pub(super) scheduler: Scheduler,
     pub(super) now: i64,
     pub(super) flavors: BTreeMap<String, ResourceFlavor>,
     pub(super) cluster_queues: BTreeMap<String, ClusterQueue>,
@@ -40,12 +40,12 @@ pub(super) struct Cluster {
     limit_ranges: BTreeMap<ObjectKey, LimitRange>,
     runtime_classes: BTreeMap<String, RuntimeClass>,
     /// All decisions so far.
-    pub(super) effects: Vec<Decision>,
+    pub(super) decisions: Vec<Decision>,
     /// Targets of decisions that were not applied; `run` asks for those decisions again.
-    owed: BTreeSet<DecisionTarget>,
+    unapplied: BTreeSet<DecisionTarget>,
     /// Records the decision log; `None` until `restart_recording`.
     recorder: Option<Recorder>,
-    recorded: Vec<u8>,
+    recorded_log: Vec<u8>,
 }
 
 impl Cluster {
@@ -58,7 +58,7 @@ impl Cluster {
     /// Creates the LocalQueue `lq`, its ClusterQueue `cq` with this spec, and the flavors in it.
     pub(super) fn with(spec: Value) -> Self {
         let mut cluster = Self::default();
-        for flavor in flavors_of(&spec) {
+        for flavor in flavor_names(&spec) {
             cluster.put_flavor(&flavor);
         }
         cluster.put_cluster_queue("cq", spec);
@@ -66,11 +66,11 @@ impl Cluster {
         cluster
     }
 
-    pub(super) fn tell(&mut self, event: &Input<'_>) {
+    pub(super) fn observe(&mut self, event: &Input<'_>) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.record_input(at(self.now), event);
+            recorder.record_input(timestamp(self.now), event);
         }
-        self.engine.observe(at(self.now), event);
+        self.scheduler.observe(timestamp(self.now), event);
     }
 
     pub(super) fn put_flavor(&mut self, name: &str) {
@@ -79,7 +79,7 @@ impl Cluster {
 
     pub(super) fn put_flavor_with(&mut self, name: &str, spec: Value) {
         let flavor = ResourceFlavor::new(name, serde_json::from_value(spec).expect("a ResourceFlavor spec"));
-        self.tell(&Input::ResourceFlavor(&flavor));
+        self.observe(&Input::ResourceFlavor(&flavor));
         self.flavors.insert(name.to_owned(), flavor);
     }
 
@@ -88,20 +88,20 @@ impl Cluster {
         let before = self.cluster_queues.get(name);
         object.status = before.and_then(|before| before.status.clone());
         object.metadata.generation = Some(before.and_then(|before| before.metadata.generation).unwrap_or(0) + 1);
-        self.tell(&Input::ClusterQueue(&object));
+        self.observe(&Input::ClusterQueue(&object));
         self.cluster_queues.insert(name.to_owned(), object);
     }
 
     pub(super) fn put_cohort(&mut self, name: &str, spec: Value) {
         let mut object = Cohort::new(name, serde_json::from_value(spec).expect("a Cohort spec"));
         object.status = self.cohorts.get(name).and_then(|before| before.status.clone());
-        self.tell(&Input::Cohort(&object));
+        self.observe(&Input::Cohort(&object));
         self.cohorts.insert(name.to_owned(), object);
     }
 
     pub(super) fn delete_cohort(&mut self, name: &str) {
         self.cohorts.remove(name);
-        self.tell(&Input::CohortDeleted(name));
+        self.observe(&Input::CohortDeleted(name));
     }
 
     /// Merges fields into the spec of the ClusterQueue `cq`; a null value removes a field.
@@ -116,50 +116,50 @@ impl Cluster {
     pub(super) fn put_local_queue(&mut self, name: &str, spec: Value) {
         let mut object = LocalQueue::new(name, serde_json::from_value(spec).expect("a LocalQueue spec"));
         object.metadata.namespace = Some(NAMESPACE.into());
-        object.status = self.local_queues.get(&key(name)).and_then(|before| before.status.clone());
-        self.tell(&Input::LocalQueue(&object));
-        self.local_queues.insert(key(name), object);
+        object.status = self.local_queues.get(&object_key(name)).and_then(|before| before.status.clone());
+        self.observe(&Input::LocalQueue(&object));
+        self.local_queues.insert(object_key(name), object);
     }
 
     pub(super) fn delete_local_queue(&mut self, name: &str) {
-        self.local_queues.remove(&key(name));
-        self.tell(&Input::LocalQueueDeleted(&key(name)));
+        self.local_queues.remove(&object_key(name));
+        self.observe(&Input::LocalQueueDeleted(&object_key(name)));
     }
 
     pub(super) fn label_namespace(&mut self, label: &str, value: &str) {
         let labels = BTreeMap::from([(label.to_owned(), value.to_owned())]);
         let metadata = ObjectMeta { name: Some(NAMESPACE.into()), labels: Some(labels), ..ObjectMeta::default() };
-        self.tell(&Input::Namespace(&Namespace { metadata, ..Namespace::default() }));
+        self.observe(&Input::Namespace(&Namespace { metadata, ..Namespace::default() }));
     }
 
     /// Creates or changes a LimitRange with these limits.
     pub(super) fn put_limit_range(&mut self, name: &str, limits: Value) {
         let object = json!({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"limits": limits}});
         let object: LimitRange = serde_json::from_value(object).expect("a LimitRange");
-        self.tell(&Input::LimitRange(&object));
-        self.limit_ranges.insert(key(name), object);
+        self.observe(&Input::LimitRange(&object));
+        self.limit_ranges.insert(object_key(name), object);
     }
 
     pub(super) fn delete_limit_range(&mut self, name: &str) {
-        self.limit_ranges.remove(&key(name));
-        self.tell(&Input::LimitRangeDeleted(&key(name)));
+        self.limit_ranges.remove(&object_key(name));
+        self.observe(&Input::LimitRangeDeleted(&object_key(name)));
     }
 
     /// Creates or changes a RuntimeClass with this pod overhead.
     pub(super) fn put_runtime_class(&mut self, name: &str, overhead: Value) {
         let object = json!({"metadata": {"name": name}, "handler": name, "overhead": {"podFixed": overhead}});
         let object: RuntimeClass = serde_json::from_value(object).expect("a RuntimeClass");
-        self.tell(&Input::RuntimeClass(&object));
+        self.observe(&Input::RuntimeClass(&object));
         self.runtime_classes.insert(name.to_owned(), object);
     }
 
     pub(super) fn delete_runtime_class(&mut self, name: &str) {
         self.runtime_classes.remove(name);
-        self.tell(&Input::RuntimeClassDeleted(name));
+        self.observe(&Input::RuntimeClassDeleted(name));
     }
 
     pub(super) fn put(&mut self, workload: Workload) {
-        self.tell(&Input::Workload(&workload));
+        self.observe(&Input::Workload(&workload));
         self.workloads.insert(ObjectKey::of(&workload), workload);
     }
 
@@ -177,12 +177,12 @@ impl Cluster {
         workload.metadata.namespace = Some(NAMESPACE.into());
         workload.metadata.uid = Some(format!("uid-{name}"));
         workload.metadata.generation = Some(1);
-        workload.metadata.creation_timestamp = Some(Time(at(self.now)));
+        workload.metadata.creation_timestamp = Some(Time(timestamp(self.now)));
         workload
     }
 
-    pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut Workload)) {
-        let mut workload = self.workloads[&key(name)].clone();
+    pub(super) fn update(&mut self, name: &str, change: impl FnOnce(&mut Workload)) {
+        let mut workload = self.workloads[&object_key(name)].clone();
         change(&mut workload);
         workload.metadata.generation = workload.metadata.generation.map(|generation| generation + 1);
         self.put(workload);
@@ -196,71 +196,71 @@ impl Cluster {
             message: String::new(),
             observed_generation: None,
         };
-        let now = at(self.now);
-        self.change(name, |workload| {
+        let now = timestamp(self.now);
+        self.update(name, |workload| {
             let status = workload.status.get_or_insert_with(Default::default);
             condition::set(&mut status.conditions, now, update);
         });
     }
 
     pub(super) fn delete(&mut self, name: &str) {
-        self.workloads.remove(&key(name));
-        self.tell(&Input::WorkloadDeleted(&key(name)));
+        self.workloads.remove(&object_key(name));
+        self.observe(&Input::WorkloadDeleted(&object_key(name)));
     }
 
     /// Releases the quota of an evicted workload, as its stopped job does.
-    pub(super) fn release(&mut self, name: &str) {
-        let now = at(self.now);
-        self.change(name, |workload| workload.status = Some(status::released(workload, now)));
+    pub(super) fn release_quota(&mut self, name: &str) {
+        let now = timestamp(self.now);
+        self.update(name, |workload| workload.status = Some(status::released(workload, now)));
     }
 
     /// Runs one cycle without applying its decisions.
     pub(super) fn cycle(&mut self) -> Vec<Decision> {
         self.now += 1;
-        let effects = self.engine.run_cycle(at(self.now));
+        let effects = self.scheduler.run_cycle(timestamp(self.now));
         if let Some(recorder) = &mut self.recorder {
-            recorder.record_decisions(at(self.now), &effects);
+            recorder.record_decisions(timestamp(self.now), &effects);
         }
-        self.effects.extend(effects.iter().cloned());
-        self.owed.extend(effects.iter().map(Decision::target));
+        self.decisions.extend(effects.iter().cloned());
+        self.unapplied.extend(effects.iter().map(Decision::target));
         effects
     }
 
     /// Runs one cycle; adds the decisions of earlier cycles that were not applied.
-    fn all_wanted(&mut self) -> Vec<Decision> {
+    fn outstanding_decisions(&mut self) -> Vec<Decision> {
         let mut effects = self.cycle();
         let fresh: BTreeSet<DecisionTarget> = effects.iter().map(Decision::target).collect();
-        let lost = self.owed.iter().filter(|subject| !fresh.contains(*subject));
-        effects.extend(lost.filter_map(|subject| self.engine.decision_for(subject)).collect::<Vec<_>>());
+        let lost = self.unapplied.iter().filter(|subject| !fresh.contains(*subject));
+        effects.extend(lost.filter_map(|subject| self.scheduler.decision_for(subject)).collect::<Vec<_>>());
         effects
     }
 
     /// Writes a decision to its object; the scheduler observes the result.
-    pub(super) fn carry_out(&mut self, effect: &Decision) {
-        let now = at(self.now);
-        self.owed.remove(&effect.target());
+    pub(super) fn apply_decision(&mut self, effect: &Decision) {
+        let now = timestamp(self.now);
+        self.unapplied.remove(&effect.target());
         match effect {
             Decision::ClusterQueueStatus { cluster_queue, report } => {
                 let mut object = self.cluster_queues[cluster_queue].clone();
                 object.status = Some(status::cluster_queue(&object.status.unwrap_or_default(), report, now));
-                self.tell(&Input::ClusterQueue(&object));
+                self.observe(&Input::ClusterQueue(&object));
                 self.cluster_queues.insert(cluster_queue.clone(), object);
             }
             Decision::LocalQueueStatus { local_queue, report } => {
                 let mut object = self.local_queues[local_queue].clone();
                 object.status = Some(status::local_queue(&object.status.unwrap_or_default(), report, now));
-                self.tell(&Input::LocalQueue(&object));
+                self.observe(&Input::LocalQueue(&object));
                 self.local_queues.insert(local_queue.clone(), object);
             }
             Decision::CohortStatus { cohort, report } => {
                 let mut object = self.cohorts[cohort].clone();
                 object.status = Some(status::cohort(report));
-                self.tell(&Input::Cohort(&object));
+                self.observe(&Input::Cohort(&object));
                 self.cohorts.insert(cohort.clone(), object);
             }
             Decision::SetInactive { workload } => {
                 if self.workloads.contains_key(workload) {
-                    self.change(&workload.name, |workload| workload.spec.active = Some(false));
+                    self.update(&workload.name, |workload| workload.spec.active = Some(false));
                 }
             }
             Decision::Admit { workload, .. }
@@ -280,10 +280,10 @@ impl Cluster {
 
     /// Runs cycles and applies their decisions until there are none; returns the names of the
     /// admitted workloads, in order.
-    pub(super) fn run(&mut self) -> Vec<String> {
+    pub(super) fn run_until_stable(&mut self) -> Vec<String> {
         let mut admitted = Vec::new();
-        for _ in 0..MANY_ROUNDS {
-            let effects = self.all_wanted();
+        for _ in 0..MAX_ROUNDS {
+            let effects = self.outstanding_decisions();
             if effects.is_empty() {
                 return admitted;
             }
@@ -291,7 +291,7 @@ impl Cluster {
                 if let Decision::Admit { workload, .. } = effect {
                     admitted.push(workload.name.clone());
                 }
-                self.carry_out(effect);
+                self.apply_decision(effect);
             }
         }
         panic!("the cluster does not converge");
@@ -299,20 +299,20 @@ impl Cluster {
 
     /// Replaces the scheduler with a new one that observes all objects.
     pub(super) fn restart(&mut self) {
-        self.engine = Scheduler::new(self.settings.clone());
+        self.scheduler = Scheduler::new(self.settings.clone());
         if let Some(recorder) = &mut self.recorder {
-            self.recorded.extend(recorder.take());
-            *recorder = Recorder::new(&self.engine);
+            self.recorded_log.extend(recorder.take());
+            *recorder = Recorder::new(&self.scheduler);
         }
         let (flavors, queues) = (self.flavors.clone(), self.cluster_queues.clone());
         let (local_queues, workloads) = (self.local_queues.clone(), self.workloads.clone());
-        workloads.values().for_each(|object| self.tell(&Input::Workload(object)));
-        local_queues.values().for_each(|object| self.tell(&Input::LocalQueue(object)));
-        self.cohorts.clone().values().for_each(|object| self.tell(&Input::Cohort(object)));
-        queues.values().for_each(|object| self.tell(&Input::ClusterQueue(object)));
-        flavors.values().for_each(|object| self.tell(&Input::ResourceFlavor(object)));
-        self.limit_ranges.clone().values().for_each(|object| self.tell(&Input::LimitRange(object)));
-        self.runtime_classes.clone().values().for_each(|object| self.tell(&Input::RuntimeClass(object)));
+        workloads.values().for_each(|object| self.observe(&Input::Workload(object)));
+        local_queues.values().for_each(|object| self.observe(&Input::LocalQueue(object)));
+        self.cohorts.clone().values().for_each(|object| self.observe(&Input::Cohort(object)));
+        queues.values().for_each(|object| self.observe(&Input::ClusterQueue(object)));
+        flavors.values().for_each(|object| self.observe(&Input::ResourceFlavor(object)));
+        self.limit_ranges.clone().values().for_each(|object| self.observe(&Input::LimitRange(object)));
+        self.runtime_classes.clone().values().for_each(|object| self.observe(&Input::RuntimeClass(object)));
     }
 
     /// Restarts the scheduler with these settings and starts recording the decision log.
@@ -323,29 +323,29 @@ impl Cluster {
     }
 
     /// Returns the lines of the decision log.
-    pub(super) fn log(&mut self) -> Vec<String> {
-        self.recorded.extend(self.recorder.iter_mut().flat_map(Recorder::take));
-        String::from_utf8_lossy(&self.recorded).lines().map(str::to_owned).collect()
+    pub(super) fn decision_log(&mut self) -> Vec<String> {
+        self.recorded_log.extend(self.recorder.iter_mut().flat_map(Recorder::take));
+        String::from_utf8_lossy(&self.recorded_log).lines().map(str::to_owned).collect()
     }
 
     pub(super) fn is_true(&self, name: &str, type_: &str) -> bool {
-        let status = self.workloads.get(&key(name)).and_then(|workload| workload.status.as_ref());
+        let status = self.workloads.get(&object_key(name)).and_then(|workload| workload.status.as_ref());
         status.is_some_and(|status| condition::is_true(&status.conditions, type_))
     }
 
     /// Returns reason and message of a workload's condition; empty strings if it is not set.
-    pub(super) fn says(&self, name: &str, type_: &str) -> (String, String) {
-        let status = self.workloads[&key(name)].status.clone().unwrap_or_default();
+    pub(super) fn reason_and_message(&self, name: &str, type_: &str) -> (String, String) {
+        let status = self.workloads[&object_key(name)].status.clone().unwrap_or_default();
         let found = condition::get(&status.conditions, type_).cloned();
         found.map(|found| (found.reason, found.message)).unwrap_or_default()
     }
 
-    pub(super) fn why(&self, name: &str) -> Option<PendingCause> {
-        self.engine.explain(&key(name))
+    pub(super) fn pending_cause(&self, name: &str) -> Option<PendingCause> {
+        self.scheduler.explain(&object_key(name))
     }
 
     /// Returns the reserved quantity of one resource of one flavor from the status of `cq`.
-    pub(super) fn reserved(&self, flavor: &str, resource: &str) -> String {
+    pub(super) fn reserved_quantity(&self, flavor: &str, resource: &str) -> String {
         let status = self.cluster_queues["cq"].status.clone().unwrap_or_default();
         let flavors = status.flavors_reservation.into_iter().filter(|usage| usage.name == flavor);
         let mut totals = flavors.flat_map(|usage| usage.resources).filter(|usage| usage.name == resource);
@@ -359,7 +359,7 @@ impl Cluster {
     }
 }
 
-fn flavors_of(spec: &Value) -> Vec<String> {
+fn flavor_names(spec: &Value) -> Vec<String> {
     let groups = spec["resourceGroups"].as_array().cloned().unwrap_or_default();
     let flavors = groups.iter().flat_map(|group| group["flavors"].as_array().cloned().unwrap_or_default());
     flavors.filter_map(|flavor| flavor["name"].as_str().map(str::to_owned)).collect()

@@ -2,32 +2,32 @@
 
 use proptest::test_runner::{Config, RngSeed};
 
-mod additions;
-mod behaviours;
+mod admission;
+mod behaviors;
+mod cluster_properties;
 mod conditions;
+mod feasibility;
 mod fixture;
-mod histories;
+mod generators;
+mod limit_range_properties;
 mod oracle;
-mod parts;
-mod properties;
-mod prospects;
-mod random;
+mod oracle_comparison;
+mod partial_preemption;
 mod regressions;
-mod rules;
+mod single_queue_properties;
 mod slices;
-mod worlds;
 
 /// Random cases for each property unless PROPTEST_CASES is set: a few seconds in an unoptimized
 /// build.
-const CASES: u32 = 100;
+const DEFAULT_CASES: u32 = 100;
 
 /// Returns a configuration with a fixed seed, so that the result of a commit is reproducible.
 /// PROPTEST_RNG_SEED selects other cases.
-fn config() -> Config {
+fn proptest_config() -> Config {
     let is_set = |variable: &str| std::env::var_os(variable).is_some();
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if !is_set("PROPTEST_CASES") {
-        config.cases = CASES;
+        config.cases = DEFAULT_CASES;
     }
     if !is_set("PROPTEST_RNG_SEED") {
         config.rng_seed = RngSeed::Fixed(1);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::fixture::{Cluster, group, key, replacing};
+use super::fixture::{Cluster, group, object_key, replacing};
 use crate::{Decision, PendingCause};
 
 /// Returns one ClusterQueue that preempts lower priorities.
@@ -23,11 +23,11 @@ fn readmitted_workload_does_not_count_as_releasing_quota() {
     // Given a preempted workload that released its quota and is pending.
     let mut cluster = with_preemption("5");
     submit(&mut cluster, "low", 0, "5");
-    cluster.run();
+    cluster.run_until_stable();
     submit(&mut cluster, "high", 1, "5");
-    cluster.run();
-    cluster.release("low");
-    cluster.run();
+    cluster.run_until_stable();
+    cluster.release_quota("low");
+    cluster.run_until_stable();
     assert_eq!(cluster.holders(), ["high"]);
 
     // When it gets quota again in the cycle in which another is queued behind it.
@@ -36,7 +36,11 @@ fn readmitted_workload_does_not_count_as_releasing_quota() {
     cluster.cycle();
 
     // Then the other is pending for quota, not for an eviction that was never decided.
-    assert!(matches!(cluster.why("other"), Some(PendingCause::Quota(_))), "{:?}", cluster.why("other"));
+    assert!(
+        matches!(cluster.pending_cause("other"), Some(PendingCause::Quota(_))),
+        "{:?}",
+        cluster.pending_cause("other")
+    );
 }
 
 #[test]
@@ -45,7 +49,7 @@ fn reservation_for_replacement_slice_covers_only_the_difference() {
     let mut cluster = with_preemption("10");
     submit(&mut cluster, "a1", 1, "5");
     submit(&mut cluster, "low", 0, "3");
-    cluster.run();
+    cluster.run_until_stable();
 
     // When the slice grows to 9.
     let mut next = cluster.workload("a2", &[("main", 1, json!({"cpu": "9"}))]);
@@ -54,11 +58,15 @@ fn reservation_for_replacement_slice_covers_only_the_difference() {
     submit(&mut cluster, "tiny", 0, "1");
 
     // Then 4 are reserved for the difference, and 1 more is available.
-    assert_eq!(cluster.run(), ["tiny"]);
-    assert!(matches!(cluster.why("a2"), Some(PendingCause::PreemptionInProgress { .. })), "{:?}", cluster.why("a2"));
-    cluster.release("low");
-    assert_eq!(cluster.run(), ["a2"]);
-    assert_eq!(cluster.why("low").is_some(), !cluster.holders().contains(&"low"));
+    assert_eq!(cluster.run_until_stable(), ["tiny"]);
+    assert!(
+        matches!(cluster.pending_cause("a2"), Some(PendingCause::PreemptionInProgress { .. })),
+        "{:?}",
+        cluster.pending_cause("a2")
+    );
+    cluster.release_quota("low");
+    assert_eq!(cluster.run_until_stable(), ["a2"]);
+    assert_eq!(cluster.pending_cause("low").is_some(), !cluster.holders().contains(&"low"));
 }
 
 #[test]
@@ -66,11 +74,11 @@ fn replacement_slice_does_not_wait_for_readmitted_predecessor() {
     // Given a slice that was preempted, released its quota, and gets it again in this cycle.
     let mut cluster = with_preemption("5");
     submit(&mut cluster, "a1", 0, "5");
-    cluster.run();
+    cluster.run_until_stable();
     submit(&mut cluster, "high", 1, "5");
-    cluster.run();
-    cluster.release("a1");
-    cluster.run();
+    cluster.run_until_stable();
+    cluster.release_quota("a1");
+    cluster.run_until_stable();
     cluster.finish("high");
     cluster.cycle();
 
@@ -79,7 +87,7 @@ fn replacement_slice_does_not_wait_for_readmitted_predecessor() {
     cluster.put(replacing(next, "a1"));
 
     // Then the replacement does not wait for an eviction.
-    assert_ne!(cluster.why("a2"), Some(PendingCause::PredecessorEvicted(key("a1"))));
+    assert_ne!(cluster.pending_cause("a2"), Some(PendingCause::PredecessorEvicted(object_key("a1"))));
 }
 
 #[test]
@@ -96,7 +104,7 @@ fn slice_admitted_and_replaced_in_one_cycle_has_no_usage() {
     // Then only the replacement's admission is written, and the rest is available immediately.
     let admitted = effects.iter().filter(|effect| matches!(effect, Decision::Admit { .. }));
     assert_eq!(admitted.count(), 1);
-    let usage = cluster.engine.recomputed_usage("cq");
+    let usage = cluster.scheduler.recomputed_usage("cq");
     assert_eq!(
         usage.iter().map(|(key, used)| (key.name.as_str(), used.values().sum())).collect::<Vec<_>>(),
         [("a2", 1000)]
@@ -126,14 +134,14 @@ fn next_workload_of_a_queue_is_ordered_by_its_own_borrowing() {
     };
     submit(&mut cluster, "b1", "b", "2");
     submit(&mut cluster, "c1", "c", "2");
-    cluster.run();
+    cluster.run_until_stable();
     submit(&mut cluster, "b2", "b", "1");
     submit(&mut cluster, "c2", "c", "1");
     submit(&mut cluster, "a1", "a", "2");
     submit(&mut cluster, "a2", "a", "1");
 
     // When `b2`, scheduled first, takes the quota that `a1` would have borrowed.
-    let admitted = cluster.run();
+    let admitted = cluster.run_until_stable();
 
     // Then `a2` is scheduled before `c2` borrows the nominal quota of `a`.
     assert_eq!(admitted, ["b2", "a2"]);
@@ -169,7 +177,7 @@ fn strict_head_may_reclaim_in_the_cycle_in_which_another_queue_borrows() {
         cluster.now += 1;
     };
     submit(&mut cluster, "old", "other", 0, "5");
-    cluster.run();
+    cluster.run_until_stable();
 
     // When, in one cycle, `other` borrows a little.
     submit(&mut cluster, "wide", "strict", 1, "9");
@@ -177,8 +185,9 @@ fn strict_head_may_reclaim_in_the_cycle_in_which_another_queue_borrows() {
     let effects = cluster.cycle();
 
     // Then the head may reclaim from it in the same cycle.
-    let evicted =
-        effects.iter().any(|effect| matches!(effect, Decision::Evict { workload, .. } if *workload == key("old")));
+    let evicted = effects
+        .iter()
+        .any(|effect| matches!(effect, Decision::Evict { workload, .. } if *workload == object_key("old")));
     assert!(evicted, "{effects:?}");
 }
 
@@ -188,18 +197,18 @@ fn slice_replaced_while_waiting_for_evictions_is_no_longer_pending() {
     // admitted immediately.
     let mut cluster = with_preemption("6");
     submit(&mut cluster, "low", 0, "5");
-    cluster.run();
+    cluster.run_until_stable();
     submit(&mut cluster, "a1", 1, "6");
     let mut next = cluster.workload("a2", &[("main", 0, json!({"cpu": "6"}))]);
     next.spec.priority = Some(1);
     cluster.put(replacing(next, "a1"));
-    assert_eq!(cluster.run(), ["a2"]);
+    assert_eq!(cluster.run_until_stable(), ["a2"]);
 
     // When the eviction is finished.
-    cluster.release("low");
+    cluster.release_quota("low");
 
     // Then the quota is not assigned to the replaced slice again and again.
-    assert_eq!(cluster.run(), ["low"]);
+    assert_eq!(cluster.run_until_stable(), ["low"]);
     assert_eq!(cluster.holders(), ["a2", "low"]);
 }
 
@@ -208,10 +217,10 @@ fn workload_changed_without_local_queue_is_counted_once() {
     let mut cluster = Cluster::with_cpu("4");
     cluster.delete_local_queue("lq");
     submit(&mut cluster, "big", 0, "5");
-    cluster.change("big", |workload| workload.spec.priority = Some(1));
+    cluster.update("big", |workload| workload.spec.priority = Some(1));
     let pending = |cluster: &mut Cluster| {
-        cluster.run();
-        cluster.local_queues[&key("lq")].status.clone().unwrap_or_default().pending_workloads
+        cluster.run_until_stable();
+        cluster.local_queues[&object_key("lq")].status.clone().unwrap_or_default().pending_workloads
     };
 
     cluster.put_local_queue("lq", json!({"clusterQueue": "cq"}));

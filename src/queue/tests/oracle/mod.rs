@@ -3,16 +3,16 @@
 //! It implements the same rules and is written to be verified by reading: plain values, every query
 //! computed from scratch, no state between queries.
 
-mod book;
-mod checks;
-mod flavors;
-mod turns;
-mod victims;
+mod flavor_assignment;
+mod preemption;
+mod quota_tree;
+mod scheduling;
 mod world;
+mod world_queries;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) use turns::decide;
+pub(super) use scheduling::run_cycle;
 pub(super) use world::World;
 
 use crate::PreemptionReason;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::book::{Fr, Held, Limits, Node, NodeSpec, Tree, Usage};
+use super::quota_tree::{FlavorResource, Limits, Node, NodeSpec, Tree, Usage, WorkloadUsage};
 use crate::cached_workload::ReservedAssignment;
 use crate::node_affinity::NodeRequirements;
 use crate::partial_preemption::{PreemptiblePart, PreemptionScope};
@@ -28,14 +28,14 @@ pub(super) struct Queue {
     /// Covered resources and flavors of each resource group, in order.
     pub(super) groups: Vec<(Vec<String>, Vec<String>)>,
     pub(super) strict: bool,
-    pub(super) within: WithinClusterQueuePolicy,
-    pub(super) reclaim: ReclaimPolicy,
+    pub(super) within_cluster_queue: WithinClusterQueuePolicy,
+    pub(super) reclaim_within_cohort: ReclaimPolicy,
     pub(super) borrow_within_cohort: bool,
-    pub(super) threshold: Option<i32>,
+    pub(super) priority_threshold: Option<i32>,
     /// `whenCanBorrow` is TryNextFlavor.
-    pub(super) next_if_borrowing: bool,
+    pub(super) try_next_if_borrowing: bool,
     /// `whenCanPreempt` is TryNextFlavor.
-    pub(super) next_if_preempting: bool,
+    pub(super) try_next_if_preempting: bool,
     pub(super) preemption_over_borrowing: bool,
 }
 
@@ -51,72 +51,72 @@ pub(super) struct PodSet {
     pub(super) count: i32,
     pub(super) min_count: i32,
     pub(super) per_pod: BTreeMap<String, i128>,
-    pub(super) placement: NodeRequirements,
+    pub(super) node_requirements: NodeRequirements,
 }
 
 /// Growth plan of a slice: the pod counts that may be admitted.
 #[derive(Debug, Clone)]
-pub(super) struct Ladder {
-    pub(super) foot: Vec<i32>,
+pub(super) struct GrowthPlan {
+    pub(super) base: Vec<i32>,
     /// Pods that each step adds to each pod set.
     pub(super) steps: Vec<Vec<i32>>,
 }
 
 /// A pending or admitted workload.
 #[derive(Debug, Clone)]
-pub(super) struct Job {
+pub(super) struct OracleWorkload {
     pub(super) key: ObjectKey,
     pub(super) uid: String,
     pub(super) queue: String,
     /// Growth plan; `None` if the pods are admitted all together.
-    pub(super) ladder: Option<Ladder>,
+    pub(super) growth_plan: Option<GrowthPlan>,
     pub(super) priority: i32,
-    pub(super) since: Timestamp,
+    pub(super) created: Timestamp,
     pub(super) pod_sets: Vec<PodSet>,
     pub(super) replaces: Option<ObjectKey>,
     /// Assignment reserved by preemption.
-    pub(super) room_made: Option<ReservedAssignment>,
+    pub(super) reserved_assignment: Option<ReservedAssignment>,
 }
 
 /// A workload that holds quota.
 #[derive(Debug, Clone)]
-pub(super) struct Holder {
-    pub(super) job: Job,
-    pub(super) reserved: Timestamp,
+pub(super) struct AdmittedWorkload {
+    pub(super) job: OracleWorkload,
+    pub(super) quota_reserved_at: Timestamp,
     /// Accounted usage.
     pub(super) usage: Usage,
     pub(super) admission: Admission,
     /// Usage lost with each preemption scope, the smallest scope first.
-    pub(super) losses: Vec<(PreemptionScope, Usage)>,
+    pub(super) usage_by_scope: Vec<(PreemptionScope, Usage)>,
     /// Scope that it is already releasing.
-    pub(super) gives_back: Option<PreemptionScope>,
+    pub(super) releasing_up_to: Option<PreemptionScope>,
     /// Its admission was observed, not decided in this cycle.
     pub(super) observed: bool,
     /// Usage of the slices that it replaced in this cycle, held until they are observed as
     /// finished.
-    pub(super) least: Usage,
+    pub(super) minimum_usage: Usage,
 }
 
-impl Holder {
+impl AdmittedWorkload {
     /// Returns the usage that can still be preempted, the smallest scope first.
-    pub(super) fn keeps(&self) -> impl Iterator<Item = &(PreemptionScope, Usage)> {
-        self.losses.iter().filter(|(loss, _)| self.gives_back < Some(*loss))
+    pub(super) fn preemptible_usage(&self) -> impl Iterator<Item = &(PreemptionScope, Usage)> {
+        self.usage_by_scope.iter().filter(|(loss, _)| self.releasing_up_to < Some(*loss))
     }
 
     /// Returns its usage; the planned view omits what it is releasing.
-    pub(super) fn held(&self, planned: bool) -> impl Iterator<Item = Held> {
-        let held = self.losses.iter().filter(move |(loss, _)| !planned || self.gives_back < Some(*loss));
-        held.map(|(loss, usage)| Held {
+    pub(super) fn workload_usages(&self, planned: bool) -> impl Iterator<Item = WorkloadUsage> {
+        let held = self.usage_by_scope.iter().filter(move |(loss, _)| !planned || self.releasing_up_to < Some(*loss));
+        held.map(|(loss, usage)| WorkloadUsage {
             queue: self.job.queue.clone(),
-            who: self.job.key.clone(),
-            loss: *loss,
+            workload: self.job.key.clone(),
+            scope: *loss,
             usage: usage.clone(),
         })
     }
 
     /// Returns the usage lost with this scope only.
-    pub(super) fn loses(&self, loss: PreemptionScope) -> &Usage {
-        &self.losses.iter().find(|(other, _)| *other == loss).expect("a loss").1
+    pub(super) fn usage_of_scope(&self, loss: PreemptionScope) -> &Usage {
+        &self.usage_by_scope.iter().find(|(other, _)| *other == loss).expect("a loss").1
     }
 }
 
@@ -127,11 +127,11 @@ pub(crate) struct World {
     pub(super) queues: Vec<Queue>,
     pub(super) flavors: BTreeMap<String, ResourceFlavorSpec>,
     /// `None` without fair sharing.
-    pub(super) strategies: Option<Vec<PreemptionStrategy>>,
-    pub(super) waiting: Vec<Job>,
-    pub(super) holders: Vec<Holder>,
+    pub(super) fair_sharing_strategies: Option<Vec<PreemptionStrategy>>,
+    pub(super) pending: Vec<OracleWorkload>,
+    pub(super) admitted: Vec<AdmittedWorkload>,
     /// The slice that each workload replaces, by workload.
-    claims: BTreeMap<ObjectKey, ObjectKey>,
+    replacement_claims: BTreeMap<ObjectKey, ObjectKey>,
 }
 
 impl World {
@@ -155,48 +155,48 @@ impl World {
             tree,
             queues: cluster.cluster_queues.values().map(queue_of).collect(),
             flavors: cluster.flavors.iter().map(|(name, flavor)| (name.clone(), flavor.spec.clone())).collect(),
-            strategies: cluster.settings.fair_sharing.as_ref().map(|rules| rules.strategies.clone()),
-            waiting: Vec::new(),
-            holders: Vec::new(),
-            claims: BTreeMap::new(),
+            fair_sharing_strategies: cluster.settings.fair_sharing.as_ref().map(|rules| rules.strategies.clone()),
+            pending: Vec::new(),
+            admitted: Vec::new(),
+            replacement_claims: BTreeMap::new(),
         };
         for workload in cluster.workloads.values() {
             world.add(workload, cluster);
         }
-        for job in &mut world.waiting {
-            job.room_made = cluster.engine.reserved_assignment_of(&job.key);
+        for job in &mut world.pending {
+            job.reserved_assignment = cluster.scheduler.reserved_assignment_of(&job.key);
         }
-        world.supersede();
+        world.remove_replaced_slices();
         world
     }
 
     fn add(&mut self, workload: &Workload, cluster: &Cluster) {
         let status = workload.status.clone().unwrap_or_default();
         let is_true = |type_| condition::is_true(&status.conditions, type_);
-        self.claims.extend(claim_of(workload).map(|claimed| (ObjectKey::of(workload), claimed)));
+        self.replacement_claims.extend(replaced_workload(workload).map(|claimed| (ObjectKey::of(workload), claimed)));
         if is_true(names::FINISHED) {
             return;
         }
         let local_queue =
             ObjectKey::new(&ObjectKey::of(workload).namespace, workload.spec.queue_name.as_deref().unwrap_or(""));
         let queue = cluster.local_queues.get(&local_queue).and_then(|queue| queue.spec.cluster_queue.clone());
-        let job = job_of(workload, queue.unwrap_or_default());
+        let job = oracle_workload_of(workload, queue.unwrap_or_default());
         match &status.admission {
             Some(admission) if is_true(names::QUOTA_RESERVED) => {
                 let reserved = condition::get(&status.conditions, names::QUOTA_RESERVED).expect("it is reserved");
-                self.holders.push(Holder {
-                    reserved: reserved.last_transition_time.0,
+                self.admitted.push(AdmittedWorkload {
+                    quota_reserved_at: reserved.last_transition_time.0,
                     usage: usage_of(admission),
                     admission: admission.clone(),
-                    losses: losses_of(workload, admission),
-                    gives_back: gives_back(workload),
+                    usage_by_scope: usage_by_scope(workload, admission),
+                    releasing_up_to: releasing_scope(workload),
                     observed: true,
-                    least: Usage::new(),
-                    job: Job { queue: admission.cluster_queue.clone(), ..job },
+                    minimum_usage: Usage::new(),
+                    job: OracleWorkload { queue: admission.cluster_queue.clone(), ..job },
                 });
             }
             _ if workload.spec.active != Some(false) && workload.metadata.deletion_timestamp.is_none() => {
-                self.waiting.push(job);
+                self.pending.push(job);
             }
             _ => {}
         }
@@ -204,31 +204,37 @@ impl World {
 
     /// Removes slices whose replacement holds quota; the replacement's usage is at least that of
     /// the slices.
-    fn supersede(&mut self) {
-        for index in 0..self.holders.len() {
-            let mut claimed = self.holders[index].job.replaces.clone();
+    fn remove_replaced_slices(&mut self) {
+        for index in 0..self.admitted.len() {
+            let mut claimed = self.admitted[index].job.replaces.clone();
             while let Some(key) = claimed {
-                if let Some(before) = self.holders.iter().find(|holder| holder.job.key == key).cloned() {
-                    let usage = most_of(&self.holders[index].usage, &before.usage);
-                    self.holders[index].losses =
-                        at_once(&usage, self.holders[index].gives_back, &self.holders[index].losses);
-                    self.holders[index].usage = usage;
+                if let Some(before) = self.admitted.iter().find(|holder| holder.job.key == key).cloned() {
+                    let usage = elementwise_max(&self.admitted[index].usage, &before.usage);
+                    self.admitted[index].usage_by_scope = merge_usage_by_scope(
+                        &usage,
+                        self.admitted[index].releasing_up_to,
+                        &self.admitted[index].usage_by_scope,
+                    );
+                    self.admitted[index].usage = usage;
                     claimed = before.job.replaces.clone();
-                } else if let Some(before) = self.waiting.iter().find(|job| job.key == key) {
+                } else if let Some(before) = self.pending.iter().find(|job| job.key == key) {
                     claimed = before.replaces.clone();
                 } else {
                     break;
                 }
             }
         }
-        let claims: Vec<ObjectKey> = self.holders.iter().flat_map(|holder| self.chain(&holder.job)).collect();
-        self.holders.retain(|holder| !claims.contains(&holder.job.key));
-        self.waiting.retain(|job| !claims.contains(&job.key));
+        let claims: Vec<ObjectKey> =
+            self.admitted.iter().flat_map(|holder| self.replaced_slices(&holder.job)).collect();
+        self.admitted.retain(|holder| !claims.contains(&holder.job.key));
+        self.pending.retain(|job| !claims.contains(&job.key));
     }
 
     /// Returns the slices that a job replaces, directly and indirectly.
-    pub(super) fn chain(&self, job: &Job) -> Vec<ObjectKey> {
-        std::iter::successors(self.claims.get(&job.key), |key| self.claims.get(key)).cloned().collect()
+    pub(super) fn replaced_slices(&self, job: &OracleWorkload) -> Vec<ObjectKey> {
+        std::iter::successors(self.replacement_claims.get(&job.key), |key| self.replacement_claims.get(key))
+            .cloned()
+            .collect()
     }
 
     /// Formats the world for failure messages.
@@ -253,19 +259,19 @@ impl World {
         for queue in &self.queues {
             let _ = writeln!(text, "{queue:?}");
         }
-        for holder in &self.holders {
-            let Job { key, queue, priority, since, .. } = &holder.job;
-            let losses = holder.losses.iter().map(|(loss, lost)| format!("{loss:?} {}", usage(lost)));
+        for holder in &self.admitted {
+            let OracleWorkload { key, queue, priority, created: since, .. } = &holder.job;
+            let losses = holder.usage_by_scope.iter().map(|(loss, lost)| format!("{loss:?} {}", usage(lost)));
             let _ = writeln!(
                 text,
                 "{} admitted in {queue} priority {priority} created {since} reserved {} releasing {:?}: {}",
                 key.name,
-                holder.reserved,
-                holder.gives_back,
+                holder.quota_reserved_at,
+                holder.releasing_up_to,
                 losses.collect::<Vec<_>>().join("; ")
             );
         }
-        for job in &self.waiting {
+        for job in &self.pending {
             let sets: Vec<String> = job
                 .pod_sets
                 .iter()
@@ -277,7 +283,7 @@ impl World {
                 job.key.name,
                 job.queue,
                 job.priority,
-                job.since,
+                job.created,
                 job.replaces,
                 sets.join(", ")
             );
@@ -291,8 +297,8 @@ impl World {
 }
 
 /// Returns the element-wise maximum.
-pub(super) fn most_of(a: &Usage, b: &Usage) -> Usage {
-    let amount = |usage: &Usage, fr: &Fr| usage.get(fr).copied().unwrap_or(0);
+pub(super) fn elementwise_max(a: &Usage, b: &Usage) -> Usage {
+    let amount = |usage: &Usage, fr: &FlavorResource| usage.get(fr).copied().unwrap_or(0);
     a.keys().chain(b.keys()).map(|fr| (fr.clone(), amount(a, fr).max(amount(b, fr)))).collect()
 }
 
@@ -328,18 +334,18 @@ fn queue_of(object: &ClusterQueue) -> Queue {
         name: object.metadata.name.clone().unwrap_or_default(),
         groups: spec.resource_groups.iter().map(|group| (group.covered_resources.clone(), flavors(group))).collect(),
         strict: spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO),
-        within: preemption.within_cluster_queue.unwrap_or_default(),
-        reclaim: preemption.reclaim_within_cohort.unwrap_or_default(),
+        within_cluster_queue: preemption.within_cluster_queue.unwrap_or_default(),
+        reclaim_within_cohort: preemption.reclaim_within_cohort.unwrap_or_default(),
         borrow_within_cohort: borrow.policy.unwrap_or_default() != BorrowWithinCohortPolicy::Never,
-        threshold: borrow.max_priority_threshold,
-        next_if_borrowing: fungibility.when_can_borrow == Some(FlavorFungibilityPolicy::TryNextFlavor),
-        next_if_preempting: fungibility.when_can_preempt != Some(FlavorFungibilityPolicy::MayStopSearch),
+        priority_threshold: borrow.max_priority_threshold,
+        try_next_if_borrowing: fungibility.when_can_borrow == Some(FlavorFungibilityPolicy::TryNextFlavor),
+        try_next_if_preempting: fungibility.when_can_preempt != Some(FlavorFungibilityPolicy::MayStopSearch),
         preemption_over_borrowing: fungibility.preference == Some(FlavorFungibilityPreference::PreemptionOverBorrowing),
     }
 }
 
 /// Reads the growth plan from the slice record; `None` without at least two steps.
-fn ladder_of(workload: &Workload) -> Option<Ladder> {
+fn growth_plan_of(workload: &Workload) -> Option<GrowthPlan> {
     let annotation = workload.metadata.annotations.as_ref()?.get("sluice.dev/slice")?;
     let record: Value = serde_json::from_str(annotation).expect("JSON");
     let sets = &workload.spec.pod_sets;
@@ -354,15 +360,15 @@ fn ladder_of(workload: &Workload) -> Option<Ladder> {
     }
     let added = |index: usize| steps.iter().map(|adds| adds[index]).sum::<i32>();
     let foot = sets.iter().enumerate().map(|(index, set)| set.count - added(index)).collect();
-    (steps.len() > 1).then_some(Ladder { foot, steps })
+    (steps.len() > 1).then_some(GrowthPlan { base: foot, steps })
 }
 
-fn job_of(workload: &Workload, queue: String) -> Job {
+fn oracle_workload_of(workload: &Workload, queue: String) -> OracleWorkload {
     let meta = &workload.metadata;
-    let ladder = ladder_of(workload);
+    let ladder = growth_plan_of(workload);
     let least = |index: usize| {
         let ladder = ladder.as_ref()?;
-        Some(ladder.foot[index] + ladder.steps.iter().map(|adds| adds[index]).min()?)
+        Some(ladder.base[index] + ladder.steps.iter().map(|adds| adds[index]).min()?)
     };
     let pod_sets = workload.spec.pod_sets.iter().enumerate().map(|(index, set)| PodSet {
         name: set.name.clone(),
@@ -373,24 +379,24 @@ fn job_of(workload: &Workload, queue: String) -> Job {
             .iter()
             .map(|(resource, amount)| (resource.to_owned(), amount.get().into()))
             .collect(),
-        placement: NodeRequirements::from_template(&set.template).expect("a placement"),
+        node_requirements: NodeRequirements::from_template(&set.template).expect("a placement"),
     });
     let pod_sets = pod_sets.collect();
-    Job {
+    OracleWorkload {
         key: ObjectKey::of(workload),
         uid: meta.uid.clone().unwrap_or_default(),
         queue,
-        ladder,
+        growth_plan: ladder,
         priority: workload.spec.priority.unwrap_or(0),
-        since: meta.creation_timestamp.as_ref().expect("a time").0,
+        created: meta.creation_timestamp.as_ref().expect("a time").0,
         pod_sets,
-        replaces: claim_of(workload),
-        room_made: None,
+        replaces: replaced_workload(workload),
+        reserved_assignment: None,
     }
 }
 
 /// Returns the scope that a workload is releasing; `None` if it is not evicted.
-fn gives_back(workload: &Workload) -> Option<PreemptionScope> {
+fn releasing_scope(workload: &Workload) -> Option<PreemptionScope> {
     let conditions = &workload.status.as_ref()?.conditions;
     if condition::is_true(conditions, names::EVICTED) {
         return Some(PreemptionScope::Whole);
@@ -405,7 +411,7 @@ fn gives_back(workload: &Workload) -> Option<PreemptionScope> {
 }
 
 /// Returns the usage lost with each preemption scope, the smallest scope first.
-fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(PreemptionScope, Usage)> {
+fn usage_by_scope(workload: &Workload, admission: &Admission) -> Vec<(PreemptionScope, Usage)> {
     let annotation = workload.metadata.annotations.as_ref().and_then(|all| all.get("sluice.dev/slice"));
     let record: Value = annotation.map_or(Value::Null, |text| serde_json::from_str(text).expect("JSON"));
     let declared = record["parts"].as_array().cloned().unwrap_or_default();
@@ -417,7 +423,7 @@ fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(PreemptionScope
     }
     for part in [PreemptiblePart::Surge, PreemptiblePart::Replicas] {
         let of_part = declared.iter().find(|other| other["part"] == part.as_str());
-        if of_part.is_none() && gives_back(workload) < Some(PreemptionScope::Part(part)) {
+        if of_part.is_none() && releasing_scope(workload) < Some(PreemptionScope::Part(part)) {
             continue;
         }
         for (name, count) in &mut kept {
@@ -425,7 +431,7 @@ fn losses_of(workload: &Workload, admission: &Admission) -> Vec<(PreemptionScope
             *count = (*count - i128::from(taken)).max(0);
         }
         let next = usage_of_pods(admission, &kept);
-        losses.push((PreemptionScope::Part(part), without(&left, &next)));
+        losses.push((PreemptionScope::Part(part), subtract_usage(&left, &next)));
         left = next;
     }
     losses.push((PreemptionScope::Whole, left));
@@ -446,13 +452,13 @@ fn usage_of_pods(admission: &Admission, pods: &BTreeMap<&str, i128>) -> Usage {
     usage
 }
 
-fn without(usage: &Usage, other: &Usage) -> Usage {
+fn subtract_usage(usage: &Usage, other: &Usage) -> Usage {
     usage.iter().map(|(fr, amount)| (fr.clone(), amount - other.get(fr).copied().unwrap_or(0))).collect()
 }
 
 /// Returns the whole usage as one loss, except for the part that is already being released: the
 /// usage is that of several slices, so further parts are unknown.
-fn at_once(
+fn merge_usage_by_scope(
     usage: &Usage,
     gives_back: Option<PreemptionScope>,
     losses: &[(PreemptionScope, Usage)],
@@ -464,10 +470,10 @@ fn at_once(
     for (fr, amount) in losses.iter().filter(|(other, _)| *other > loss).flat_map(|(_, usage)| usage) {
         *kept.entry(fr.clone()).or_default() += amount;
     }
-    vec![(loss, without(usage, &kept)), (PreemptionScope::Whole, kept)]
+    vec![(loss, subtract_usage(usage, &kept)), (PreemptionScope::Whole, kept)]
 }
 
-fn claim_of(workload: &Workload) -> Option<ObjectKey> {
+fn replaced_workload(workload: &Workload) -> Option<ObjectKey> {
     let claimed = workload.metadata.annotations.as_ref()?.get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
     claimed.split_once('/').map(|(namespace, name)| ObjectKey::new(namespace, name))
 }
@@ -484,8 +490,8 @@ pub(super) fn usage_of(admission: &Admission) -> Usage {
 }
 
 /// Returns the names of the ClusterQueues below each root.
-pub(super) fn trees(world: &World) -> BTreeMap<Node, BTreeSet<String>> {
-    let book = super::book::Book { tree: &world.tree, held: Vec::new() };
+pub(super) fn queues_by_root(world: &World) -> BTreeMap<Node, BTreeSet<String>> {
+    let book = super::quota_tree::QuotaTree { tree: &world.tree, usages: Vec::new() };
     let mut trees: BTreeMap<Node, BTreeSet<String>> = BTreeMap::new();
     for queue in &world.queues {
         trees.entry(book.root(&queue.node())).or_default().insert(queue.name.clone());

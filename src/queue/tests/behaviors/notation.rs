@@ -12,28 +12,28 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 
-use super::super::fixture::{Cluster, at, pod_set};
+use super::super::fixture::{Cluster, pod_set, timestamp};
 use sluice_api::kueue::{PodSetAssignment, Workload};
 use sluice_api::quantity::{Amount, Quantity};
 
 /// Name and spec of a ClusterQueue or Cohort.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
+pub(super) struct QueueOrCohort {
     pub(super) name: String,
     pub(super) spec: Map<String, Value>,
 }
 
 /// Returns a ClusterQueue without quota and preemption.
-pub(super) fn queue(name: &str) -> Node {
-    Node { name: name.to_owned(), spec: Map::new() }.set("namespaceSelector", json!({}))
+pub(super) fn queue(name: &str) -> QueueOrCohort {
+    QueueOrCohort { name: name.to_owned(), spec: Map::new() }.set("namespaceSelector", json!({}))
 }
 
 /// Returns a Cohort without quota.
-pub(super) fn cohort(name: &str) -> Node {
-    Node { name: name.to_owned(), spec: Map::new() }
+pub(super) fn cohort(name: &str) -> QueueOrCohort {
+    QueueOrCohort { name: name.to_owned(), spec: Map::new() }
 }
 
-impl Node {
+impl QueueOrCohort {
     fn set(mut self, field: &str, value: Value) -> Self {
         self.spec.insert(field.to_owned(), value);
         self
@@ -51,7 +51,7 @@ impl Node {
     }
 
     /// Sets the parent of a Cohort.
-    pub(super) fn under(self, parent: &str) -> Self {
+    pub(super) fn with_parent(self, parent: &str) -> Self {
         self.set("parentName", json!(parent))
     }
 
@@ -68,7 +68,7 @@ impl Node {
     }
 
     /// Begins another resource group.
-    pub(super) fn and_group(mut self) -> Self {
+    pub(super) fn next_group(mut self) -> Self {
         let groups = self.spec.entry("resourceGroups").or_insert_with(|| json!([]));
         groups.as_array_mut().expect("groups").push(json!({"flavors": []}));
         self
@@ -80,17 +80,17 @@ impl Node {
     }
 
     /// Sets `preemption.withinClusterQueue`.
-    pub(super) fn within(self, policy: &str) -> Self {
+    pub(super) fn preempts_within(self, policy: &str) -> Self {
         self.preemption("withinClusterQueue", json!(policy))
     }
 
     /// Sets `preemption.reclaimWithinCohort`.
-    pub(super) fn reclaim(self, policy: &str) -> Self {
+    pub(super) fn reclaims(self, policy: &str) -> Self {
         self.preemption("reclaimWithinCohort", json!(policy))
     }
 
     /// Sets `preemption.borrowWithinCohort` to LowerPriority, with an optional priority threshold.
-    pub(super) fn while_borrowing(self, threshold: Option<i32>) -> Self {
+    pub(super) fn preempts_while_borrowing(self, threshold: Option<i32>) -> Self {
         let rules = match threshold {
             Some(threshold) => json!({"policy": "LowerPriority", "maxPriorityThreshold": threshold}),
             None => json!({"policy": "LowerPriority"}),
@@ -99,12 +99,12 @@ impl Node {
     }
 
     /// Sets `flavorFungibility`.
-    pub(super) fn fungible(self, when_can_borrow: &str, when_can_preempt: &str) -> Self {
+    pub(super) fn flavor_fungibility(self, when_can_borrow: &str, when_can_preempt: &str) -> Self {
         self.set("flavorFungibility", json!({"whenCanBorrow": when_can_borrow, "whenCanPreempt": when_can_preempt}))
     }
 
     /// Sets `flavorFungibility` with the preference PreemptionOverBorrowing.
-    pub(super) fn preempts_rather_than_borrows(self, when_can_borrow: &str, when_can_preempt: &str) -> Self {
+    pub(super) fn prefers_preemption_over_borrowing(self, when_can_borrow: &str, when_can_preempt: &str) -> Self {
         let preference = "PreemptionOverBorrowing";
         self.set(
             "flavorFungibility",
@@ -118,12 +118,12 @@ impl Node {
     }
 
     /// Sets `namespaceSelector`.
-    pub(super) fn selecting(self, selector: Value) -> Self {
+    pub(super) fn namespace_selector(self, selector: Value) -> Self {
         self.set("namespaceSelector", selector)
     }
 
     /// Sets `stopPolicy`.
-    pub(super) fn stopped(self, policy: &str) -> Self {
+    pub(super) fn stop_policy(self, policy: &str) -> Self {
         self.set("stopPolicy", json!(policy))
     }
 
@@ -157,37 +157,37 @@ fn resource_quota(text: &str) -> Value {
 
 /// Parsed notation of a workload.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Words {
+pub(super) struct WorkloadNotation {
     name: String,
     priority: i32,
     pub(super) created: Option<i64>,
     pub(super) reserved: Option<i64>,
-    pub(super) pod_sets: Vec<PodSetWords>,
+    pub(super) pod_sets: Vec<PodSetNotation>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct PodSetWords {
+pub(super) struct PodSetNotation {
     name: String,
     count: i32,
-    least: Option<i32>,
+    min_count: Option<i32>,
     /// Resource, request of one pod, flavor.
-    asks: Vec<(String, String, String)>,
+    requests: Vec<(String, String, String)>,
 }
 
-impl PodSetWords {
+impl PodSetNotation {
     fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), count: 1, least: None, asks: Vec::new() }
+        Self { name: name.to_owned(), count: 1, min_count: None, requests: Vec::new() }
     }
 }
 
-impl Words {
-    pub(super) fn of(text: &str) -> Self {
+impl WorkloadNotation {
+    pub(super) fn parse(text: &str) -> Self {
         let mut tokens = text.split_whitespace();
         let name = tokens.next().expect("a name").to_owned();
         let mut words = Self { name, ..Self::default() };
         for token in tokens {
             if let Some(name) = token.strip_prefix('+') {
-                words.pod_sets.push(PodSetWords::new(name));
+                words.pod_sets.push(PodSetNotation::new(name));
                 continue;
             }
             let (word, value) = token.split_once('=').expect("word=value");
@@ -199,15 +199,15 @@ impl Words {
                 "r" => words.reserved = Some(number()),
                 _ => {
                     if words.pod_sets.is_empty() {
-                        words.pod_sets.push(PodSetWords::new("main"));
+                        words.pod_sets.push(PodSetNotation::new("main"));
                     }
                     let set = words.pod_sets.last_mut().expect("a pod set");
                     match word {
                         "n" => set.count = small(),
-                        "min" => set.least = Some(small()),
+                        "min" => set.min_count = Some(small()),
                         resource => {
                             let (amount, flavor) = value.split_once('@').unwrap_or((value, "default"));
-                            set.asks.push((resource.to_owned(), amount.to_owned(), flavor.to_owned()));
+                            set.requests.push((resource.to_owned(), amount.to_owned(), flavor.to_owned()));
                         }
                     }
                 }
@@ -219,32 +219,32 @@ impl Words {
     /// Returns the workload to create.
     pub(super) fn workload(&self, cluster: &Cluster, queue: &str) -> Workload {
         let mut workload = cluster.workload(&self.name, &[]);
-        workload.spec.pod_sets = self.pod_sets.iter().map(PodSetWords::pod_set).collect();
+        workload.spec.pod_sets = self.pod_sets.iter().map(PodSetNotation::pod_set).collect();
         workload.spec.queue_name = Some(queue.to_owned());
         workload.spec.priority = Some(self.priority);
-        workload.metadata.creation_timestamp = Some(Time(at(self.created.unwrap_or(cluster.now))));
+        workload.metadata.creation_timestamp = Some(Time(timestamp(self.created.unwrap_or(cluster.now))));
         workload
     }
 }
 
-impl PodSetWords {
+impl PodSetNotation {
     fn pod_set(&self) -> sluice_api::kueue::PodSet {
         let requests: Map<String, Value> =
-            self.asks.iter().map(|(resource, amount, _)| (resource.clone(), json!(amount))).collect();
+            self.requests.iter().map(|(resource, amount, _)| (resource.clone(), json!(amount))).collect();
         let mut set = pod_set(&self.name, self.count, &Value::Object(requests));
-        set.min_count = self.least;
+        set.min_count = self.min_count;
         set
     }
 
     /// Returns the assignment of the pod set when it is admitted to the written flavors.
     pub(super) fn assignment(&self) -> PodSetAssignment {
-        let usage = self.asks.iter().map(|(resource, amount, _)| {
+        let usage = self.requests.iter().map(|(resource, amount, _)| {
             let amount = Amount::from_quantity(resource, &Quantity(amount.clone())).expect("a quantity");
             (resource.clone(), amount.times(self.count.into()).to_quantity(resource))
         });
         PodSetAssignment {
             name: self.name.clone(),
-            flavors: self.asks.iter().map(|(resource, _, flavor)| (resource.clone(), flavor.clone())).collect(),
+            flavors: self.requests.iter().map(|(resource, _, flavor)| (resource.clone(), flavor.clone())).collect(),
             resource_usage: usage.collect(),
             count: Some(self.count),
             ..PodSetAssignment::default()

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::config;
 use super::fixture::{Cluster, group, replacing};
+use super::proptest_config;
 use crate::partial_admission::SLICE_ANNOTATION;
 use crate::{BindingLimit, Feasibility, QuotaDeficit};
 use sluice_api::kueue::{Workload, names};
@@ -14,7 +14,7 @@ const FLAVORS: [&str; 2] = ["big", "small"];
 
 /// Quota of one flavor, in milli-CPU.
 #[derive(Debug, Clone)]
-struct Limits {
+struct QuotaLimits {
     nominal: i64,
     borrowing: Option<i64>,
     lending: Option<i64>,
@@ -22,41 +22,41 @@ struct Limits {
 
 /// Two ClusterQueues, optionally in a cohort, which optionally has a parent; and a workload.
 #[derive(Debug, Clone)]
-struct World {
-    own: Vec<Limits>,
-    other: Vec<Limits>,
-    cohort: Option<Vec<Limits>>,
-    top: Option<Vec<Limits>>,
+struct FeasibilityCase {
+    queue_quotas: Vec<QuotaLimits>,
+    sibling_quotas: Vec<QuotaLimits>,
+    cohort_quotas: Option<Vec<QuotaLimits>>,
+    parent_quotas: Option<Vec<QuotaLimits>>,
     /// Pods of each pod set, and the milli-CPU that each pod requests.
-    sets: Vec<(i32, i64)>,
+    pod_sets: Vec<(i32, i64)>,
 }
 
-fn limits(in_cohort: bool) -> impl Strategy<Value = Limits> {
+fn quota_limits(in_cohort: bool) -> impl Strategy<Value = QuotaLimits> {
     let limit = proptest::option::of(0_i64..4).prop_map(move |limit| limit.filter(|_| in_cohort));
-    (0_i64..8, limit.clone(), limit).prop_map(|(nominal, borrowing, lending)| Limits {
+    (0_i64..8, limit.clone(), limit).prop_map(|(nominal, borrowing, lending)| QuotaLimits {
         nominal,
         borrowing,
         lending: lending.map(|limit| limit.min(nominal)),
     })
 }
 
-fn world() -> impl Strategy<Value = World> {
+fn feasibility_case() -> impl Strategy<Value = FeasibilityCase> {
     (any::<bool>(), any::<bool>(), 1_usize..=2).prop_flat_map(|(shared, nested, flavors)| {
-        let quotas = move |in_cohort| proptest::collection::vec(limits(in_cohort), flavors);
+        let quotas = move |in_cohort| proptest::collection::vec(quota_limits(in_cohort), flavors);
         let sets = proptest::collection::vec((1_i32..4, 1_i64..4), 1..4);
         (quotas(shared), quotas(true), quotas(shared && nested), quotas(false), sets).prop_map(
-            move |(own, other, cohort, top, sets)| World {
-                own,
-                other,
-                cohort: shared.then_some(cohort),
-                top: (shared && nested).then_some(top),
-                sets,
+            move |(own, other, cohort, top, sets)| FeasibilityCase {
+                queue_quotas: own,
+                sibling_quotas: other,
+                cohort_quotas: shared.then_some(cohort),
+                parent_quotas: (shared && nested).then_some(top),
+                pod_sets: sets,
             },
         )
     })
 }
 
-fn groups(all: &[Limits]) -> Value {
+fn resource_groups(all: &[QuotaLimits]) -> Value {
     let flavors = all.iter().zip(FLAVORS).map(|(limits, flavor)| {
         let mut cpu = json!({"name": "cpu", "nominalQuota": format!("{}m", limits.nominal)});
         for (field, limit) in [("borrowingLimit", limits.borrowing), ("lendingLimit", limits.lending)] {
@@ -69,107 +69,116 @@ fn groups(all: &[Limits]) -> Value {
     json!([{"coveredResources": ["cpu"], "flavors": flavors.collect::<Vec<_>>()}])
 }
 
-fn with_optional(mut spec: Value, field: &str, value: Option<&str>) -> Value {
+fn with_optional_field(mut spec: Value, field: &str, value: Option<&str>) -> Value {
     let fields: &mut Map<String, Value> = spec.as_object_mut().expect("an object");
     fields.extend(value.map(|value| (field.to_owned(), value.into())));
     spec
 }
 
-impl World {
+impl FeasibilityCase {
     fn cluster(&self) -> Cluster {
-        let queue = |quotas: &[Limits], cohort: Option<&str>| {
-            with_optional(json!({"namespaceSelector": {}, "resourceGroups": groups(quotas)}), "cohortName", cohort)
+        let queue = |quotas: &[QuotaLimits], cohort: Option<&str>| {
+            with_optional_field(
+                json!({"namespaceSelector": {}, "resourceGroups": resource_groups(quotas)}),
+                "cohortName",
+                cohort,
+            )
         };
-        let cohort = self.cohort.as_ref().map(|_| "all");
-        let mut cluster = Cluster::with(queue(&self.own, cohort));
+        let cohort = self.cohort_quotas.as_ref().map(|_| "all");
+        let mut cluster = Cluster::with(queue(&self.queue_quotas, cohort));
         FLAVORS.iter().for_each(|flavor| cluster.put_flavor(flavor));
-        if let Some(quotas) = &self.cohort {
-            cluster.put_cluster_queue("other", queue(&self.other, cohort));
-            let parent = self.top.as_ref().map(|_| "top");
-            cluster.put_cohort("all", with_optional(json!({"resourceGroups": groups(quotas)}), "parentName", parent));
+        if let Some(quotas) = &self.cohort_quotas {
+            cluster.put_cluster_queue("other", queue(&self.sibling_quotas, cohort));
+            let parent = self.parent_quotas.as_ref().map(|_| "top");
+            cluster.put_cohort(
+                "all",
+                with_optional_field(json!({"resourceGroups": resource_groups(quotas)}), "parentName", parent),
+            );
         }
-        if let Some(quotas) = &self.top {
-            cluster.put_cohort("top", json!({"resourceGroups": groups(quotas)}));
+        if let Some(quotas) = &self.parent_quotas {
+            cluster.put_cohort("top", json!({"resourceGroups": resource_groups(quotas)}));
         }
-        cluster.run();
+        cluster.run_until_stable();
         cluster
     }
 
     fn workload(&self, cluster: &Cluster) -> Workload {
-        let names: Vec<String> = (0..self.sets.len()).map(|index| format!("set-{index}")).collect();
+        let names: Vec<String> = (0..self.pod_sets.len()).map(|index| format!("set-{index}")).collect();
         let sets: Vec<(&str, i32, Value)> = names
             .iter()
-            .zip(&self.sets)
+            .zip(&self.pod_sets)
             .map(|(name, (count, cpu))| (name.as_str(), *count, json!({"cpu": format!("{cpu}m")})))
             .collect();
         cluster.workload("w", &sets)
     }
 
     /// Reports whether the scheduler admits the workload when there is no other.
-    fn admits(&self) -> bool {
+    fn is_admitted(&self) -> bool {
         let mut cluster = self.cluster();
         let workload = self.workload(&cluster);
         cluster.put(workload);
-        !cluster.run().is_empty()
+        !cluster.run_until_stable().is_empty()
     }
 
-    fn prospect(&self) -> Feasibility {
+    fn feasibility(&self) -> Feasibility {
         let cluster = self.cluster();
-        prospect(&cluster, &self.workload(&cluster))
+        feasibility_of(&cluster, &self.workload(&cluster))
     }
 
     /// Returns the ClusterQueue's nominal quota of the flavor in deficit.
-    fn nominal(&mut self, deficit: &QuotaDeficit) -> &mut i64 {
-        &mut self.own[flavor(deficit)].nominal
+    fn nominal_quota_mut(&mut self, deficit: &QuotaDeficit) -> &mut i64 {
+        &mut self.queue_quotas[flavor_index(deficit)].nominal
     }
 
     /// Returns the limit that causes the deficit.
-    fn limit(&mut self, deficit: &QuotaDeficit) -> &mut i64 {
-        let flavor = flavor(deficit);
+    fn binding_limit_mut(&mut self, deficit: &QuotaDeficit) -> &mut i64 {
+        let flavor = flavor_index(deficit);
         match &deficit.binding {
-            BindingLimit::NominalQuota => &mut self.own[flavor].nominal,
-            BindingLimit::BorrowingLimit => self.own[flavor].borrowing.as_mut().expect("a limit"),
-            BindingLimit::Cohort(name) => &mut self.shared(name)[flavor].nominal,
-            BindingLimit::CohortBorrowingLimit(name) => self.shared(name)[flavor].borrowing.as_mut().expect("a limit"),
+            BindingLimit::NominalQuota => &mut self.queue_quotas[flavor].nominal,
+            BindingLimit::BorrowingLimit => self.queue_quotas[flavor].borrowing.as_mut().expect("a limit"),
+            BindingLimit::Cohort(name) => &mut self.cohort_quotas_mut(name)[flavor].nominal,
+            BindingLimit::CohortBorrowingLimit(name) => {
+                self.cohort_quotas_mut(name)[flavor].borrowing.as_mut().expect("a limit")
+            }
         }
     }
 
-    fn shared(&mut self, cohort: &str) -> &mut Vec<Limits> {
-        let shared = if cohort == "all" { &mut self.cohort } else { &mut self.top };
+    fn cohort_quotas_mut(&mut self, cohort: &str) -> &mut Vec<QuotaLimits> {
+        let shared = if cohort == "all" { &mut self.cohort_quotas } else { &mut self.parent_quotas };
         shared.as_mut().expect("the binding cohort exists")
     }
 }
 
-fn flavor(deficit: &QuotaDeficit) -> usize {
+fn flavor_index(deficit: &QuotaDeficit) -> usize {
     FLAVORS.iter().position(|flavor| *flavor == deficit.flavor).expect("a flavor of the queue")
 }
 
-fn prospect(cluster: &Cluster, workload: &Workload) -> Feasibility {
+fn feasibility_of(cluster: &Cluster, workload: &Workload) -> Feasibility {
     let all = workload.spec.pod_sets.iter().map(|set| (set.name.clone(), set.count.unsigned_abs())).collect();
-    cluster.engine.feasibility_checker(workload).expect("the queue exists").check(&all)
+    cluster.scheduler.feasibility_checker(workload).expect("the queue exists").check(&all)
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(proptest_config())]
 
     /// A workload that fits is admitted. One with a deficit is not, is admitted with the reported
     /// nominal quota, and is not with one unit less.
     #[test]
-    fn reported_nominal_quota_is_exactly_sufficient(world in world()) {
-        match world.prospect() {
-            Feasibility::Fits => prop_assert!(world.admits()),
+    fn reported_nominal_quota_is_exactly_sufficient(world in feasibility_case()) {
+        match world.feasibility() {
+            Feasibility::Fits => prop_assert!(world.is_admitted()),
             Feasibility::NoMatchingFlavor(rejections) => prop_assert!(false, "every flavor matches every pod: {rejections:?}"),
             Feasibility::ExceedsQuota(deficits) => {
-                prop_assert!(!world.admits());
+                prop_assert!(!world.is_admitted());
                 let mut enough = world.clone();
                 for deficit in &deficits {
-                    *enough.nominal(deficit) = deficit.required_nominal.get();
+                    *enough.nominal_quota_mut(deficit) = deficit.required_nominal.get();
                 }
-                prop_assert!(enough.admits(), "{deficits:?}");
+                prop_assert!(enough.is_admitted(), "{deficits:?}");
                 for deficit in &deficits {
                     let mut short = enough.clone();
-                    *short.nominal(deficit) -= 1;
-                    prop_assert!(!short.admits(), "{deficit:?}");
+                    *short.nominal_quota_mut(deficit) -= 1;
+                    prop_assert!(!short.is_admitted(), "{deficit:?}");
                 }
             }
         }
@@ -177,26 +186,26 @@ proptest! {
 
     /// Raising the binding limit to the reported value is enough too, and one unit less is not.
     #[test]
-    fn reported_binding_limit_is_exactly_sufficient(world in world()) {
-        let Feasibility::ExceedsQuota(deficits) = world.prospect() else { return Ok(()) };
+    fn reported_binding_limit_is_exactly_sufficient(world in feasibility_case()) {
+        let Feasibility::ExceedsQuota(deficits) = world.feasibility() else { return Ok(()) };
         let [deficit] = deficits.as_slice() else { return Ok(()) };
         let Some(limit) = deficit.required_limit else { return Ok(()) };
         let mut enough = world.clone();
-        *enough.limit(deficit) = limit.get();
-        prop_assert!(enough.admits(), "{deficit:?}");
-        *enough.limit(deficit) -= 1;
-        prop_assert!(!enough.admits(), "{deficit:?}");
+        *enough.binding_limit_mut(deficit) = limit.get();
+        prop_assert!(enough.is_admitted(), "{deficit:?}");
+        *enough.binding_limit_mut(deficit) -= 1;
+        prop_assert!(!enough.is_admitted(), "{deficit:?}");
     }
 }
 
 #[test]
 fn quota_deficit_reports_required_quota_and_binding_limit() {
-    let world = World {
-        own: vec![Limits { nominal: 4, borrowing: Some(1), lending: None }],
-        other: vec![Limits { nominal: 3, borrowing: None, lending: None }],
-        cohort: Some(vec![Limits { nominal: 0, borrowing: None, lending: None }]),
-        top: None,
-        sets: vec![(1, 2), (2, 2)],
+    let world = FeasibilityCase {
+        queue_quotas: vec![QuotaLimits { nominal: 4, borrowing: Some(1), lending: None }],
+        sibling_quotas: vec![QuotaLimits { nominal: 3, borrowing: None, lending: None }],
+        cohort_quotas: Some(vec![QuotaLimits { nominal: 0, borrowing: None, lending: None }]),
+        parent_quotas: None,
+        pod_sets: vec![(1, 2), (2, 2)],
     };
 
     let deficit = QuotaDeficit {
@@ -210,14 +219,14 @@ fn quota_deficit_reports_required_quota_and_binding_limit() {
         required_nominal: Amount::new(5),
         required_limit: Some(Amount::new(2)),
     };
-    assert_eq!(world.prospect(), Feasibility::ExceedsQuota(vec![deficit]));
+    assert_eq!(world.feasibility(), Feasibility::ExceedsQuota(vec![deficit]));
 }
 
 #[test]
 fn uncovered_resource_is_no_matching_flavor_instead_of_deficit() {
     let cluster = Cluster::with_cpu("4");
     let workload = cluster.workload("w", &[("main", 1, json!({"gpu": "1"}))]);
-    assert!(matches!(prospect(&cluster, &workload), Feasibility::NoMatchingFlavor(_)));
+    assert!(matches!(feasibility_of(&cluster, &workload), Feasibility::NoMatchingFlavor(_)));
 }
 
 #[test]
@@ -229,12 +238,12 @@ fn replacement_slice_must_fit_into_flavor_of_running_pods() {
         |cluster: &Cluster, name: &str, pods: i32| cluster.workload(name, &[("main", pods, json!({"cpu": "1"}))]);
     let first = slice(&cluster, "first", 3);
     cluster.put(first);
-    cluster.run();
+    cluster.run_until_stable();
 
     // then its replacement has to fit into the first, and an unrelated workload need not.
     let next = slice(&cluster, "next", 6);
-    assert_eq!(prospect(&cluster, &next), Feasibility::Fits);
-    let Feasibility::ExceedsQuota(deficits) = prospect(&cluster, &replacing(next, "first")) else {
+    assert_eq!(feasibility_of(&cluster, &next), Feasibility::Fits);
+    let Feasibility::ExceedsQuota(deficits) = feasibility_of(&cluster, &replacing(next, "first")) else {
         panic!("6 don't fit into 4")
     };
     assert_eq!(
@@ -248,7 +257,7 @@ fn feasibility_is_unknown_without_local_queue() {
     let mut cluster = Cluster::with_cpu("4");
     let workload = cluster.workload("w", &[("main", 1, json!({"cpu": "1"}))]);
     cluster.delete_local_queue("lq");
-    assert!(cluster.engine.feasibility_checker(&workload).is_none());
+    assert!(cluster.scheduler.feasibility_checker(&workload).is_none());
 }
 
 /// A displaced slice keeps running until its job reports that it is gone; until then the usage of
@@ -261,7 +270,7 @@ fn displaced_slice_holds_quota_until_its_job_finishes_it() {
         |cluster: &Cluster, name: &str, pods: i32| cluster.workload(name, &[("main", pods, json!({"cpu": "2"}))]);
     let old = slice(&cluster, "old", 3);
     cluster.put(old);
-    cluster.run();
+    cluster.run_until_stable();
     let mut new = replacing(slice(&cluster, "new", 2), "old");
     let record = json!({"sequence": 2, "members": [], "displaces": [{"name": "a", "uid": "a", "by": "b"}]});
     let annotation = (SLICE_ANNOTATION.to_owned(), record.to_string());
@@ -270,14 +279,14 @@ fn displaced_slice_holds_quota_until_its_job_finishes_it() {
 
     // when the new slice is admitted, then no other workload gets the quota that the old one still
     // uses,
-    assert_eq!(cluster.run(), ["new"]);
+    assert_eq!(cluster.run_until_stable(), ["new"]);
     assert!(!cluster.is_true("old", names::FINISHED));
-    assert_eq!(cluster.reserved("default", "cpu"), "6");
+    assert_eq!(cluster.reserved_quantity("default", "cpu"), "6");
     cluster.submit("other", "4");
-    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
 
     // and another one does once the old slice is finished.
     cluster.finish("old");
-    assert_eq!(cluster.run(), ["other"]);
-    assert_eq!(cluster.reserved("default", "cpu"), "8");
+    assert_eq!(cluster.run_until_stable(), ["other"]);
+    assert_eq!(cluster.reserved_quantity("default", "cpu"), "8");
 }

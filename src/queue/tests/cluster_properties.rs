@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::config;
-use super::fixture::{Cluster, at};
+use super::fixture::{Cluster, timestamp};
+use super::generators::{
+    Change, ClusterPlan, apply_decisions, cluster_plans, histories, is_being_evicted, is_releasing_part, release_part,
+};
 use super::oracle::World;
-use super::random::{Act, Plan, carry_out, give_back, going, histories, loses_part, plans};
+use super::proptest_config;
 use crate::log::replay;
 use crate::partial_preemption::PreemptionScope;
 use crate::pending::FlavorRejection;
@@ -15,52 +17,52 @@ use crate::{Decision, EvictionReason, Input, ObjectKey, PendingCause, Scheduler}
 use sluice_api::quantity::Amount;
 
 /// Iteration limit for detecting non-convergence.
-const MANY_CYCLES: usize = 200;
+const MAX_CYCLES: usize = 200;
 
 /// Runs a history; calls `check` in every cycle with the world before it, the cluster and the
 /// decisions.
-fn happen(
-    plan: &Plan,
-    history: &[Vec<Act>],
+fn run_history(
+    plan: &ClusterPlan,
+    history: &[Vec<Change>],
     mut check: impl FnMut(&World, &Cluster, &[Decision]) -> Result<(), TestCaseError>,
-) -> Result<(Plan, Cluster), TestCaseError> {
-    let (mut plan, mut cluster) = (plan.clone(), plan.start());
+) -> Result<(ClusterPlan, Cluster), TestCaseError> {
+    let (mut plan, mut cluster) = (plan.clone(), plan.new_cluster());
     for acts in history {
         acts.iter().for_each(|act| plan.apply(&mut cluster, act));
         let before = World::of(&cluster);
         let effects = cluster.cycle();
         check(&before, &cluster, &effects)?;
-        carry_out(&mut cluster, &effects);
+        apply_decisions(&mut cluster, &effects);
     }
     Ok((plan, cluster))
 }
 
 /// Runs cycles and releases the quota of evicted workloads until there are no more decisions.
 /// Returns all evicted workloads.
-fn come_to_rest(cluster: &mut Cluster) -> Result<Vec<ObjectKey>, TestCaseError> {
+fn run_until_stable(cluster: &mut Cluster) -> Result<Vec<ObjectKey>, TestCaseError> {
     let mut evicted = Vec::new();
-    for _ in 0..MANY_CYCLES {
+    for _ in 0..MAX_CYCLES {
         let effects = cluster.cycle();
         evicted.extend(effects.iter().filter_map(|effect| match effect {
             Decision::Evict { workload, .. } => Some(workload.clone()),
             _ => None,
         }));
-        carry_out(cluster, &effects);
+        apply_decisions(cluster, &effects);
         let names: Vec<String> = cluster.workloads.keys().map(|key| key.name.clone()).collect();
-        let evicting: Vec<&String> = names.iter().filter(|name| going(cluster, name)).collect();
-        let releasing: Vec<&String> = names.iter().filter(|name| loses_part(cluster, name)).collect();
+        let evicting: Vec<&String> = names.iter().filter(|name| is_being_evicted(cluster, name)).collect();
+        let releasing: Vec<&String> = names.iter().filter(|name| is_releasing_part(cluster, name)).collect();
         if effects.is_empty() && evicting.is_empty() && releasing.is_empty() {
             return Ok(evicted);
         }
-        releasing.iter().for_each(|name| give_back(cluster, name));
-        evicting.iter().for_each(|name| cluster.release(name));
+        releasing.iter().for_each(|name| release_part(cluster, name));
+        evicting.iter().for_each(|name| cluster.release_quota(name));
     }
     Err(TestCaseError::fail(format!("the cluster does not converge; evicted: {evicted:?}")))
 }
 
 /// Returns a new scheduler that observed the objects of a cluster, sorted by these numbers, which
 /// are repeated as often as needed.
-fn afresh(cluster: &Cluster, order: &[u16]) -> Scheduler {
+fn restarted_scheduler(cluster: &Cluster, order: &[u16]) -> Scheduler {
     let mut engine = Scheduler::new(cluster.settings.clone());
     let events = cluster.workloads.values().map(Input::Workload);
     let events = events.chain(cluster.local_queues.values().map(Input::LocalQueue));
@@ -69,12 +71,12 @@ fn afresh(cluster: &Cluster, order: &[u16]) -> Scheduler {
     let events = events.chain(cluster.flavors.values().map(Input::ResourceFlavor));
     let mut events: Vec<(u16, Input<'_>)> = order.iter().copied().cycle().zip(events).collect();
     events.sort_by_key(|(number, _)| *number);
-    events.iter().for_each(|(_, event)| engine.observe(at(cluster.now), event));
+    events.iter().for_each(|(_, event)| engine.observe(timestamp(cluster.now), event));
     engine
 }
 
 /// Formats decisions as an unordered set, since trees are scheduled in no particular order.
-fn said(effects: &[Decision]) -> BTreeSet<String> {
+fn decision_texts(effects: &[Decision]) -> BTreeSet<String> {
     let text = |effect: &Decision| match effect {
         Decision::Pending { workload, cause } => format!("{} is pending: {cause}", workload.name),
         effect => format!("{effect:?}"),
@@ -83,7 +85,7 @@ fn said(effects: &[Decision]) -> BTreeSet<String> {
 }
 
 /// Returns the preemption targets of each preemptor, and how much each of them loses.
-fn victims_of(effects: &[Decision]) -> BTreeMap<ObjectKey, Vec<(ObjectKey, PreemptionScope)>> {
+fn targets_by_preemptor(effects: &[Decision]) -> BTreeMap<ObjectKey, Vec<(ObjectKey, PreemptionScope)>> {
     let mut targets: BTreeMap<ObjectKey, Vec<(ObjectKey, PreemptionScope)>> = BTreeMap::new();
     for effect in effects {
         let (preemption, workload, loss) = match effect {
@@ -101,15 +103,15 @@ fn victims_of(effects: &[Decision]) -> BTreeMap<ObjectKey, Vec<(ObjectKey, Preem
 }
 
 /// Returns the pending workloads.
-fn waiting(cluster: &Cluster) -> Vec<ObjectKey> {
-    let is_pending = |key: &&ObjectKey| cluster.why(&key.name).is_some();
+fn pending_workloads(cluster: &Cluster) -> Vec<ObjectKey> {
+    let is_pending = |key: &&ObjectKey| cluster.pending_cause(&key.name).is_some();
     cluster.workloads.keys().filter(is_pending).cloned().collect()
 }
 
 /// Returns the cluster after a restart, with this workload as the only pending one.
-fn alone(cluster: &Cluster, key: &ObjectKey) -> Cluster {
+fn with_only_pending(cluster: &Cluster, key: &ObjectKey) -> Cluster {
     let mut one = cluster.clone();
-    for other in waiting(cluster).into_iter().filter(|other| other != key) {
+    for other in pending_workloads(cluster).into_iter().filter(|other| other != key) {
         one.delete(&other.name);
     }
     one.restart();
@@ -118,28 +120,28 @@ fn alone(cluster: &Cluster, key: &ObjectKey) -> Cluster {
 
 /// Reports whether a workload was ever admitted, even if it was preempted later.
 fn was_admitted(cluster: &Cluster, key: &ObjectKey) -> bool {
-    is_admitted(&cluster.effects, key)
+    is_admitted(&cluster.decisions, key)
 }
 
 fn is_admitted(effects: &[Decision], key: &ObjectKey) -> bool {
     effects.iter().any(|effect| matches!(effect, Decision::Admit { workload, .. } if workload == key))
 }
 
-fn is_admitted_alone(cluster: &Cluster, key: &ObjectKey) -> bool {
-    is_admitted(&alone(cluster, key).cycle(), key)
+fn is_admitted_when_alone(cluster: &Cluster, key: &ObjectKey) -> bool {
+    is_admitted(&with_only_pending(cluster, key).cycle(), key)
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(proptest_config())]
 
     /// I1: no admission makes the available quota of a ClusterQueue negative, or more negative than
     /// lowered quotas made it.
     #[test]
-    fn admissions_never_exceed_quota_of_any_node(plan in plans(), history in histories()) {
-        happen(&plan, &history, |before, cluster, effects| {
+    fn admissions_never_exceed_quota_of_any_node(plan in cluster_plans(), history in histories()) {
+        run_history(&plan, &history, |before, cluster, effects| {
             let mut after = cluster.clone();
-            carry_out(&mut after, effects);
-            let worse = World::of(&after).overdrawn(before);
+            apply_decisions(&mut after, effects);
+            let worse = World::of(&after).newly_overcommitted(before);
             prop_assert!(worse.is_empty(), "{:?}\n{}", worse, before.summary());
             Ok(())
         })?;
@@ -147,31 +149,31 @@ proptest! {
 
     /// The same state and the same inputs give the same decisions.
     #[test]
-    fn cycles_are_deterministic(plan in plans(), history in histories()) {
-        let run = || happen(&plan, &history, |_, _, _| Ok(())).map(|(_, cluster)| cluster.effects);
+    fn cycles_are_deterministic(plan in cluster_plans(), history in histories()) {
+        let run = || run_history(&plan, &history, |_, _, _| Ok(())).map(|(_, cluster)| cluster.decisions);
         prop_assert_eq!(run()?, run()?);
     }
 
     /// Decisions do not depend on the order in which objects were observed.
     #[test]
     fn decisions_do_not_depend_on_observation_order(
-        plan in plans(),
+        plan in cluster_plans(),
         history in histories(),
         order in prop::collection::vec(any::<u16>(), 32),
     ) {
         let (last, before) = history.split_last().expect("histories are not empty");
-        let (mut plan, mut cluster) = happen(&plan, before, |_, _, _| Ok(()))?;
+        let (mut plan, mut cluster) = run_history(&plan, before, |_, _, _| Ok(()))?;
         last.iter().for_each(|act| plan.apply(&mut cluster, act));
-        let now = at(cluster.now);
-        let decided = |order: &[u16]| said(&afresh(&cluster, order).run_cycle(now));
+        let now = timestamp(cluster.now);
+        let decided = |order: &[u16]| decision_texts(&restarted_scheduler(&cluster, order).run_cycle(now));
         prop_assert_eq!(decided(&order), decided(&[0]));
     }
 
     /// Preemption terminates: no workload is evicted and readmitted in an endless cycle.
     #[test]
-    fn preemption_terminates(plan in plans(), history in histories()) {
-        let (_, mut cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
-        come_to_rest(&mut cluster)?;
+    fn preemption_terminates(plan in cluster_plans(), history in histories()) {
+        let (_, mut cluster) = run_history(&plan, &history, |_, _, _| Ok(()))?;
+        run_until_stable(&mut cluster)?;
         let restarted = { let mut other = cluster.clone(); other.restart(); other.cycle() };
         let moves = restarted.iter().filter(|effect| matches!(effect, Decision::Admit { .. } | Decision::Evict { .. }));
         prop_assert_eq!(moves.count(), 0, "a restarted process decides more: {:?}", restarted);
@@ -179,16 +181,16 @@ proptest! {
 
     /// Every preemption target is necessary for the preemptor's assignment.
     #[test]
-    fn preemption_targets_are_minimal(plan in plans(), history in histories()) {
-        happen(&plan.plain(), &history, |before, cluster, effects| {
-            let targets = victims_of(effects);
+    fn preemption_targets_are_minimal(plan in cluster_plans(), history in histories()) {
+        run_history(&plan.with_one_flavor_and_best_effort(), &history, |before, cluster, effects| {
+            let targets = targets_by_preemptor(effects);
             // Only cycles with one reservation and no admission are checked: the world before the
             // cycle does not contain the others.
-            let reservations = cluster.engine.reservations.values().flatten().count();
+            let reservations = cluster.scheduler.reservations.values().flatten().count();
             let admitted = effects.iter().any(|effect| matches!(effect, Decision::Admit { .. }));
             let only_one = reservations == 1 && !admitted;
             for (preemptor, targets) in targets.iter().filter(|_| only_one) {
-                let unnecessary = before.could_stay(preemptor, targets);
+                let unnecessary = before.unnecessary_target(preemptor, targets);
                 prop_assert!(unnecessary.is_none(), "{:?} of {:?}\n{}", unnecessary, targets, before.summary());
             }
             Ok(())
@@ -200,20 +202,20 @@ proptest! {
     /// needs preemption.
     #[test]
     fn raising_quota_never_prevents_admission(
-        plan in plans(),
+        plan in cluster_plans(),
         history in histories(),
         queue in 0..5_u8,
         quota in 0..6_usize,
         more in 1..4_u8,
     ) {
-        let (mut plan, cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
+        let (mut plan, cluster) = run_history(&plan, &history, |_, _, _| Ok(()))?;
         let mut richer = cluster.clone();
-        plan.raise(&mut richer, queue, quota, more);
-        for key in waiting(&cluster) {
-            if is_admitted_alone(&cluster, &key) {
-                let mut richer = alone(&richer, &key);
+        plan.raise_quota(&mut richer, queue, quota, more);
+        for key in pending_workloads(&cluster) {
+            if is_admitted_when_alone(&cluster, &key) {
+                let mut richer = with_only_pending(&richer, &key);
                 let effects = richer.cycle();
-                let waits_for_evictions = matches!(richer.why(&key.name), Some(PendingCause::PreemptionInProgress { .. }));
+                let waits_for_evictions = matches!(richer.pending_cause(&key.name), Some(PendingCause::PreemptionInProgress { .. }));
                 prop_assert!(is_admitted(&effects, &key) || waits_for_evictions, "{} is no longer admitted", key.name);
             }
         }
@@ -223,29 +225,29 @@ proptest! {
     /// workload admitted. A pod set reports its shortfall only once earlier pod sets fit, so this
     /// may take as many rounds as there are pod sets.
     #[test]
-    fn reported_shortfall_is_sufficient_for_admission(plan in plans(), history in histories()) {
-        let (plan, mut cluster) = happen(&plan.with_one_flavor(), &history, |_, _, _| Ok(()))?;
-        come_to_rest(&mut cluster)?;
-        for key in waiting(&cluster) {
+    fn reported_shortfall_is_sufficient_for_admission(plan in cluster_plans(), history in histories()) {
+        let (plan, mut cluster) = run_history(&plan.with_one_flavor(), &history, |_, _, _| Ok(()))?;
+        run_until_stable(&mut cluster)?;
+        for key in pending_workloads(&cluster) {
             let (mut plan, mut richer) = (plan.clone(), cluster.clone());
             // For each of two resources: first the quota in use by others, then by earlier pod
             // sets.
             let rounds = 1 + 4 * richer.workloads[&key].spec.pod_sets.len();
             let queue = richer.workloads[&key].spec.queue_name.clone().unwrap_or_default();
             for _ in 0..rounds {
-                let mut one = alone(&richer, &key);
+                let mut one = with_only_pending(&richer, &key);
                 one.cycle();
-                let Some(PendingCause::Quota(rejections)) = one.why(&key.name) else { break };
+                let Some(PendingCause::Quota(rejections)) = one.pending_cause(&key.name) else { break };
                 for rejection in rejections {
                     if let FlavorRejection::InsufficientUnused(short) | FlavorRejection::ExceedsMaximum(short) = rejection {
                         prop_assert!(short.missing > Amount::ZERO, "{:?}", short);
-                        plan.give(&mut richer, &queue, &short);
+                        plan.cover_shortfall(&mut richer, &queue, &short);
                     }
                 }
             }
-            let mut one = alone(&richer, &key);
-            come_to_rest(&mut one)?;
-            let cause = one.why(&key.name);
+            let mut one = with_only_pending(&richer, &key);
+            run_until_stable(&mut one)?;
+            let cause = one.pending_cause(&key.name);
             let is_mismatch = |rejection: &FlavorRejection| matches!(rejection, FlavorRejection::Mismatch { .. });
             let flavor_matches = !matches!(&cause, Some(PendingCause::Quota(all)) if all.iter().any(is_mismatch));
             prop_assert!(!flavor_matches || was_admitted(&one, &key), "{}: {:?}", key.name, cause);
@@ -254,17 +256,17 @@ proptest! {
 
     /// Removing all usage and adding it again restores the ledger.
     #[test]
-    fn removing_and_adding_usage_restores_the_ledger(plan in plans(), history in histories()) {
-        let (_, cluster) = happen(&plan, &history, |_, _, _| Ok(()))?;
+    fn removing_and_adding_usage_restores_the_ledger(plan in cluster_plans(), history in histories()) {
+        let (_, cluster) = run_history(&plan, &history, |_, _, _| Ok(()))?;
         let recreate_workloads = |engine: &mut Scheduler| {
             for workload in cluster.workloads.values() {
-                engine.observe(at(cluster.now), &Input::WorkloadDeleted(&ObjectKey::of(workload)));
+                engine.observe(timestamp(cluster.now), &Input::WorkloadDeleted(&ObjectKey::of(workload)));
             }
             for workload in cluster.workloads.values() {
-                engine.observe(at(cluster.now), &Input::Workload(workload));
+                engine.observe(timestamp(cluster.now), &Input::Workload(workload));
             }
         };
-        let mut engine = cluster.engine.clone();
+        let mut engine = cluster.scheduler.clone();
         // Reservations belong to the last cycle, not to the ledger.
         engine.release_all_reservations();
         let mut other = engine.clone();
@@ -274,15 +276,15 @@ proptest! {
 
     /// Replaying the decision log gives the same decisions.
     #[test]
-    fn decision_log_replays_without_differences(plan in plans(), history in histories()) {
-        let (mut plan, mut cluster) = (plan.clone(), plan.start());
+    fn decision_log_replays_without_differences(plan in cluster_plans(), history in histories()) {
+        let (mut plan, mut cluster) = (plan.clone(), plan.new_cluster());
         cluster.restart_recording(cluster.settings.clone());
         for acts in &history {
             acts.iter().for_each(|act| plan.apply(&mut cluster, act));
             let effects = cluster.cycle();
-            carry_out(&mut cluster, &effects);
+            apply_decisions(&mut cluster, &effects);
         }
-        let replayed = replay(cluster.log()).expect("a valid log");
+        let replayed = replay(cluster.decision_log()).expect("a valid log");
         prop_assert_eq!(replayed.first_difference, None);
         prop_assert_eq!((replayed.differences, replayed.truncated_lines, replayed.cycles), (0, 0, history.len()));
     }

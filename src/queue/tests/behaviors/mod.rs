@@ -3,16 +3,16 @@
 //! situation and numbers it uses.
 
 mod admission;
-mod classical;
-mod fair;
+mod classical_preemption;
+mod fair_preemption;
 mod fair_sharing;
 mod flavors;
-mod hierarchical;
+mod hierarchical_preemption;
 mod limits;
+mod notation;
 mod order;
+mod pending_reasons;
 mod preemption;
 mod quota;
-mod reasons;
 mod scene;
 mod slices;
-mod words;

@@ -4,9 +4,9 @@ use std::ops::{Deref, DerefMut};
 
 use serde_json::{Value, json};
 
-use super::super::fixture::{Cluster, at, key};
-pub(super) use super::words::{Node, cohort, queue};
-use super::words::{PodSetWords, Words};
+use super::super::fixture::{Cluster, object_key, timestamp};
+use super::notation::{PodSetNotation, WorkloadNotation};
+pub(super) use super::notation::{QueueOrCohort, cohort, queue};
 use crate::settings::{FairSharing, PreemptionStrategy};
 use crate::{Decision, EvictionReason, Input, ObjectKey, Scheduler, Settings};
 use sluice_api::condition;
@@ -16,11 +16,11 @@ use sluice_api::kueue::{Admission, Workload, names};
 const NOW: i64 = 1000;
 
 /// Limit of eviction rounds for detecting endless preemption.
-const MANY_EVICTIONS: usize = 50;
+const MAX_EVICTION_ROUNDS: usize = 50;
 
 /// Admissions and evictions of one cycle.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Decided {
+pub(super) struct CycleDecisions {
     /// Admissions in order, as `name@flavor`; see [`place`].
     pub(super) admitted: Vec<String>,
     /// Evictions with their reasons, sorted by name: `name InClusterQueue`.
@@ -54,30 +54,30 @@ impl Scene {
 
     pub(super) fn with(settings: Settings) -> Self {
         let mut cluster = Cluster::default();
-        cluster.engine = Scheduler::new(settings.clone());
+        cluster.scheduler = Scheduler::new(settings.clone());
         (cluster.settings, cluster.now) = (settings, NOW);
         Self { cluster }
     }
 
     /// Restarts the scheduler with other settings.
-    pub(super) fn under(mut self, settings: Settings) -> Self {
+    pub(super) fn with_settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self.restart();
         self
     }
 
     /// Creates an empty cluster with fair sharing.
-    pub(super) fn fair() -> Self {
+    pub(super) fn fair_sharing() -> Self {
         Self::with(Settings { fair_sharing: Some(FairSharing::default()), ..Settings::default() })
     }
 
     /// Creates an empty cluster with fair sharing and one preemption strategy.
-    pub(super) fn fair_by(strategy: PreemptionStrategy) -> Self {
+    pub(super) fn fair_sharing_by(strategy: PreemptionStrategy) -> Self {
         let rules = FairSharing { strategies: vec![strategy] };
         Self::with(Settings { fair_sharing: Some(rules), ..Settings::default() })
     }
 
-    fn put_flavors(&mut self, node: &Node) {
+    fn put_flavors(&mut self, node: &QueueOrCohort) {
         for flavor in node.flavors() {
             if !self.flavors.contains_key(&flavor) {
                 self.put_flavor(&flavor);
@@ -86,7 +86,7 @@ impl Scene {
     }
 
     /// Creates or changes a ClusterQueue.
-    pub(super) fn put_queue(&mut self, node: Node) {
+    pub(super) fn put_queue(&mut self, node: QueueOrCohort) {
         self.put_flavors(&node);
         let new = !self.cluster_queues.contains_key(&node.name);
         self.put_cluster_queue(&node.name, Value::Object(node.spec));
@@ -98,46 +98,46 @@ impl Scene {
     /// Deletes a ClusterQueue.
     pub(super) fn delete_queue(&mut self, name: &str) {
         self.cluster_queues.remove(name);
-        let now = at(self.now);
-        self.engine.observe(now, &Input::ClusterQueueDeleted(name));
+        let now = timestamp(self.now);
+        self.scheduler.observe(now, &Input::ClusterQueueDeleted(name));
     }
 
     /// Creates a workload in another namespace, with a LocalQueue of the same name.
-    pub(super) fn put_elsewhere(&mut self, namespace: &str, mut workload: Workload) {
+    pub(super) fn put_in_namespace(&mut self, namespace: &str, mut workload: Workload) {
         let queue = workload.spec.queue_name.clone().unwrap_or_default();
-        let now = at(self.now);
-        let mut local_queue = self.local_queues[&key(&queue)].clone();
+        let now = timestamp(self.now);
+        let mut local_queue = self.local_queues[&object_key(&queue)].clone();
         local_queue.metadata.namespace = Some(namespace.to_owned());
-        self.engine.observe(now, &Input::LocalQueue(&local_queue));
+        self.scheduler.observe(now, &Input::LocalQueue(&local_queue));
         self.local_queues.insert(ObjectKey::new(namespace, queue), local_queue);
         workload.metadata.namespace = Some(namespace.to_owned());
         self.put(workload);
     }
 
     /// Creates or changes a Cohort.
-    pub(super) fn put_group(&mut self, node: Node) {
+    pub(super) fn put_cohort_node(&mut self, node: QueueOrCohort) {
         self.put_flavors(&node);
         self.put_cohort(&node.name, Value::Object(node.spec));
     }
 
     /// Adds ClusterQueues.
-    pub(super) fn queues(mut self, nodes: impl IntoIterator<Item = Node>) -> Self {
+    pub(super) fn queues(mut self, nodes: impl IntoIterator<Item = QueueOrCohort>) -> Self {
         nodes.into_iter().for_each(|node| self.put_queue(node));
         self
     }
 
     /// Adds Cohorts.
-    pub(super) fn cohorts(mut self, nodes: impl IntoIterator<Item = Node>) -> Self {
-        nodes.into_iter().for_each(|node| self.put_group(node));
+    pub(super) fn cohorts(mut self, nodes: impl IntoIterator<Item = QueueOrCohort>) -> Self {
+        nodes.into_iter().for_each(|node| self.put_cohort_node(node));
         self
     }
 
     /// Adds admitted workloads of a ClusterQueue.
-    pub(super) fn holds(mut self, queue: &str, workloads: &str) -> Self {
-        for words in workloads.split(';').map(Words::of) {
+    pub(super) fn admitted(mut self, queue: &str, workloads: &str) -> Self {
+        for words in workloads.split(';').map(WorkloadNotation::parse) {
             let mut workload = words.workload(&self, queue);
-            let since = at(words.reserved.or(words.created).unwrap_or(self.now));
-            let pod_set_assignments = words.pod_sets.iter().map(PodSetWords::assignment).collect();
+            let since = timestamp(words.reserved.or(words.created).unwrap_or(self.now));
+            let pod_set_assignments = words.pod_sets.iter().map(PodSetNotation::assignment).collect();
             let status = workload.status.get_or_insert_default();
             status.admission = Some(Admission { cluster_queue: queue.to_owned(), pod_set_assignments });
             for type_ in [names::QUOTA_RESERVED, names::ADMITTED] {
@@ -156,29 +156,29 @@ impl Scene {
     }
 
     /// Adds pending workloads of a ClusterQueue.
-    pub(super) fn waits(mut self, queue: &str, workloads: &str) -> Self {
+    pub(super) fn pending(mut self, queue: &str, workloads: &str) -> Self {
         self.submit_to(queue, workloads);
         self
     }
 
     /// Submits workloads to a LocalQueue.
     pub(super) fn submit_to(&mut self, queue: &str, workloads: &str) {
-        for words in workloads.split(';').map(Words::of) {
+        for words in workloads.split(';').map(WorkloadNotation::parse) {
             let workload = words.workload(self, queue);
             self.put(workload);
         }
     }
 
     /// Runs one cycle without applying its decisions.
-    pub(super) fn decide(&mut self) -> Decided {
+    pub(super) fn decide(&mut self) -> CycleDecisions {
         let effects = self.cycle();
-        let mut decided = Decided::default();
+        let mut decided = CycleDecisions::default();
         for effect in &effects {
             match effect {
                 Decision::Admit { workload, admission, .. } => {
                     let pod_sets = &self.workloads[workload].spec.pod_sets;
                     let counts: Vec<i32> = pod_sets.iter().map(|set| set.count).collect();
-                    decided.admitted.push(format!("{}@{}", workload.name, place(admission, &counts)));
+                    decided.admitted.push(format!("{}@{}", workload.name, format_flavors(admission, &counts)));
                 }
                 Decision::Evict { workload, reason } => {
                     let reason = match reason {
@@ -196,38 +196,38 @@ impl Scene {
 
     /// Runs cycles until they decide nothing, finishing all evictions of a round simultaneously;
     /// returns the admitted workloads, in order.
-    pub(super) fn settle(&mut self) -> Vec<String> {
-        let mut admitted = self.run();
-        for _ in 0..MANY_EVICTIONS {
-            let evicting = self.going();
+    pub(super) fn run_with_evictions(&mut self) -> Vec<String> {
+        let mut admitted = self.run_until_stable();
+        for _ in 0..MAX_EVICTION_ROUNDS {
+            let evicting = self.evicting();
             if evicting.is_empty() {
                 return admitted;
             }
-            evicting.iter().for_each(|name| self.release(name));
-            admitted.extend(self.run());
+            evicting.iter().for_each(|name| self.release_quota(name));
+            admitted.extend(self.run_until_stable());
         }
         panic!("preemption does not terminate");
     }
 
     /// Returns the evicted workloads that still hold quota.
-    pub(super) fn going(&self) -> Vec<String> {
+    pub(super) fn evicting(&self) -> Vec<String> {
         let holders = self.holders().into_iter().filter(|name| self.is_true(name, names::EVICTED));
         holders.map(str::to_owned).collect()
     }
 
     /// Returns the flavors that a workload is admitted to; see [`place`].
-    pub(super) fn place_of(&self, name: &str) -> String {
-        let workload = &self.workloads[&key(name)];
+    pub(super) fn flavors_of(&self, name: &str) -> String {
+        let workload = &self.workloads[&object_key(name)];
         let counts: Vec<i32> = workload.spec.pod_sets.iter().map(|set| set.count).collect();
         let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
-        admission.map(|admission| place(admission, &counts)).unwrap_or_default()
+        admission.map(|admission| format_flavors(admission, &counts)).unwrap_or_default()
     }
 }
 
 /// Formats the flavors of an admission. Pod sets are separated by `|`; each has one flavor if that
 /// is the same for all resources, or else `cpu=one,gpu=two`, and `*count` if the count differs from
 /// the request.
-fn place(admission: &Admission, requested: &[i32]) -> String {
+fn format_flavors(admission: &Admission, requested: &[i32]) -> String {
     let sets = admission.pod_set_assignments.iter().zip(requested).map(|(set, requested)| {
         let first = set.flavors.values().next().cloned().unwrap_or_default();
         let flavors = if set.flavors.values().all(|flavor| *flavor == first) {
@@ -245,11 +245,11 @@ fn place(admission: &Admission, requested: &[i32]) -> String {
 
 /// Returns three strict queues: `sales` without cohort; `alpha` and `beta` in one cohort with two
 /// flavors of CPU. `beta` also has GPUs and reclaims from any priority.
-pub(super) fn company() -> Scene {
+pub(super) fn three_teams() -> Scene {
     let beta = queue("beta").within_cohort("eng").quota("on-demand", "cpu=50+10").quota("spot", "cpu=0+100");
     Scene::new().queues([
         queue("sales").has("cpu=50").strict(),
         queue("alpha").within_cohort("eng").quota("on-demand", "cpu=50+50").quota("spot", "cpu=100+0").strict(),
-        beta.and_group().quota("model-a", "gpu=20+0").within("LowerPriority").reclaim("Any").strict(),
+        beta.next_group().quota("model-a", "gpu=20+0").preempts_within("LowerPriority").reclaims("Any").strict(),
     ])
 }

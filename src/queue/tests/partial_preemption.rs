@@ -10,14 +10,14 @@ use crate::{Decision, PendingCause};
 use sluice_api::kueue::{Workload, names};
 
 /// Returns a ClusterQueue of 10 CPUs that preempts lower priorities.
-fn cluster() -> Cluster {
+fn preempting_cluster() -> Cluster {
     let mut cluster = Cluster::with_cpu("10");
     cluster.patch_cluster_queue(json!({"preemption": {"withinClusterQueue": "LowerPriority"}}));
     cluster
 }
 
 /// Returns a workload of `pods` pods of 1 CPU, of which `surge` are the surge.
-fn service(cluster: &Cluster, name: &str, priority: i32, pods: i32, surge: i32) -> Workload {
+fn workload_with_surge(cluster: &Cluster, name: &str, priority: i32, pods: i32, surge: i32) -> Workload {
     let mut workload = cluster.workload(name, &[("worker", pods, json!({"cpu": "1"}))]);
     workload.spec.priority = Some(priority);
     declare_surge(&mut workload, surge);
@@ -32,26 +32,26 @@ fn declare_surge(workload: &mut Workload, surge: i32) {
 
 /// Returns a cluster in which `a` runs `pods` pods, `surge` of them as surge, and the
 /// higher-priority `urgent` requests `wanted` pods.
-fn preempted(pods: i32, surge: i32, wanted: i32) -> Cluster {
-    let mut cluster = cluster();
-    let upgrading = service(&cluster, "a", 0, pods, surge);
+fn cluster_with_preemptor(pods: i32, surge: i32, wanted: i32) -> Cluster {
+    let mut cluster = preempting_cluster();
+    let upgrading = workload_with_surge(&cluster, "a", 0, pods, surge);
     cluster.put(upgrading);
-    cluster.run();
-    let preemptor = service(&cluster, "urgent", 10, wanted, 0);
+    cluster.run_until_stable();
+    let preemptor = workload_with_surge(&cluster, "urgent", 10, wanted, 0);
     cluster.put(preemptor);
     cluster
 }
 
 /// Removes the surge of a workload, leaving `pods` pods.
 fn stop_surge(cluster: &mut Cluster, name: &str, pods: i32) {
-    cluster.change(name, |workload| {
+    cluster.update(name, |workload| {
         workload.spec.pod_sets[0].count = pods;
         declare_surge(workload, 0);
     });
 }
 
 /// Returns the workloads that lose only their surge, and those that are evicted.
-fn losers(cluster: &Cluster) -> (Vec<&str>, Vec<&str>) {
+fn preempted_workloads(cluster: &Cluster) -> (Vec<&str>, Vec<&str>) {
     let workloads_with = |condition: &str| {
         let names = cluster.workloads.keys().map(|key| key.name.as_str());
         names.filter(|name| cluster.is_true(name, condition)).collect()
@@ -74,77 +74,84 @@ fn surge_is_preempted_before_whole_workload(
     #[case] surges: &[&str],
     #[case] whole: &[&str],
 ) {
-    let mut cluster = cluster();
+    let mut cluster = preempting_cluster();
     for (name, priority, pods, surge) in running {
-        let service = service(&cluster, name, *priority, *pods, *surge);
+        let service = workload_with_surge(&cluster, name, *priority, *pods, *surge);
         cluster.put(service);
-        cluster.run();
+        cluster.run_until_stable();
         cluster.now += 1;
     }
 
-    let preemptor = service(&cluster, "urgent", 10, wanted, 0);
+    let preemptor = workload_with_surge(&cluster, "urgent", 10, wanted, 0);
     cluster.put(preemptor);
-    cluster.run();
+    cluster.run_until_stable();
 
-    assert_eq!(losers(&cluster), (surges.to_vec(), whole.to_vec()));
+    assert_eq!(preempted_workloads(&cluster), (surges.to_vec(), whole.to_vec()));
 }
 
 #[test]
 fn preemptor_is_admitted_once_surge_pods_are_gone() {
-    let mut cluster = preempted(8, 4, 5);
-    assert_eq!(cluster.run(), [""; 0], "the surge is still running");
-    let (reason, message) = cluster.says("a", PARTIALLY_PREEMPTED);
+    let mut cluster = cluster_with_preemptor(8, 4, 5);
+    assert_eq!(cluster.run_until_stable(), [""; 0], "the surge is still running");
+    let (reason, message) = cluster.reason_and_message("a", PARTIALLY_PREEMPTED);
     assert_eq!(reason, "Surge");
     assert!(message.starts_with("For workload team/urgent: Preempted to accommodate a workload"), "{message}");
     assert!(
-        matches!(cluster.why("urgent"), Some(PendingCause::PreemptionInProgress { evicting, .. }) if evicting.len() == 1)
+        matches!(cluster.pending_cause("urgent"), Some(PendingCause::PreemptionInProgress { evicting, .. }) if evicting.len() == 1)
     );
 
     cluster.restart();
-    assert_eq!(cluster.run(), [""; 0]);
-    assert_eq!(losers(&cluster), (vec!["a"], vec![]), "a restarted process preempts nothing more");
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
+    assert_eq!(preempted_workloads(&cluster), (vec!["a"], vec![]), "a restarted process preempts nothing more");
 
     stop_surge(&mut cluster, "a", 4);
-    assert_eq!(cluster.run(), ["urgent"]);
-    assert_eq!(cluster.says("a", PARTIALLY_PREEMPTED).0, "Released");
-    assert_eq!(cluster.reserved("default", "cpu"), "9");
+    assert_eq!(cluster.run_until_stable(), ["urgent"]);
+    assert_eq!(cluster.reason_and_message("a", PARTIALLY_PREEMPTED).0, "Released");
+    assert_eq!(cluster.reserved_quantity("default", "cpu"), "9");
 }
 
 #[test]
 fn workload_releasing_its_surge_can_be_evicted_as_a_whole() {
-    let mut cluster = preempted(10, 4, 4);
-    cluster.run();
+    let mut cluster = cluster_with_preemptor(10, 4, 4);
+    cluster.run_until_stable();
 
-    let more = service(&cluster, "more", 10, 6, 0);
+    let more = workload_with_surge(&cluster, "more", 10, 6, 0);
     cluster.put(more);
-    cluster.run();
+    cluster.run_until_stable();
 
     assert!(cluster.is_true("a", names::EVICTED));
 }
 
 #[test]
 fn new_surge_request_waits_until_preempted_surge_is_released() {
-    let mut cluster = preempted(8, 4, 3);
-    cluster.run();
+    let mut cluster = cluster_with_preemptor(8, 4, 3);
+    cluster.run_until_stable();
 
-    let again = replacing(service(&cluster, "a2", 0, 8, 4), "a");
+    let again = replacing(workload_with_surge(&cluster, "a2", 0, 8, 4), "a");
     cluster.put(again);
-    cluster.run();
-    assert!(matches!(cluster.why("a2"), Some(PendingCause::PredecessorEvicted(_))));
+    cluster.run_until_stable();
+    assert!(matches!(cluster.pending_cause("a2"), Some(PendingCause::PredecessorEvicted(_))));
 
     stop_surge(&mut cluster, "a", 4);
-    assert_eq!(cluster.run(), ["urgent"]);
-    assert!(matches!(cluster.why("a2"), Some(PendingCause::Quota(_))), "it is pending for the quota that urgent holds");
+    assert_eq!(cluster.run_until_stable(), ["urgent"]);
+    assert!(
+        matches!(cluster.pending_cause("a2"), Some(PendingCause::Quota(_))),
+        "it is pending for the quota that urgent holds"
+    );
 }
 
 #[test]
 fn promoted_surge_is_not_preempted_as_surge() {
-    let mut cluster = preempted(8, 4, 3);
+    let mut cluster = cluster_with_preemptor(8, 4, 3);
     let decided = cluster.cycle();
     assert!(decided.iter().any(|effect| matches!(effect, Decision::PreemptPart { part: PreemptiblePart::Surge, .. })));
 
-    cluster.change("a", |workload| declare_surge(workload, 0));
-    cluster.run();
+    cluster.update("a", |workload| declare_surge(workload, 0));
+    cluster.run_until_stable();
 
-    assert_eq!(losers(&cluster), (vec![], vec!["a"]), "without a surge only the whole workload can be preempted");
+    assert_eq!(
+        preempted_workloads(&cluster),
+        (vec![], vec!["a"]),
+        "without a surge only the whole workload can be preempted"
+    );
 }

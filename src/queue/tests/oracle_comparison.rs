@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::config;
 use super::fixture::Cluster;
-use super::oracle::{self, Admitted, World, decide};
-use super::random::{Act, Plan, carry_out, histories, plans};
+use super::generators::{Change, ClusterPlan, apply_decisions, cluster_plans, histories};
+use super::oracle::{self, Admitted, World, run_cycle};
+use super::proptest_config;
 use crate::partial_preemption::PreemptionScope;
 use crate::tree::NodeId;
 use crate::{Decision, EvictionReason, ObjectKey};
 
 /// Converts the scheduler's decisions to the oracle's form.
-fn decision_of(cluster: &Cluster, effects: &[Decision]) -> oracle::Decision {
+fn to_oracle_decision(cluster: &Cluster, effects: &[Decision]) -> oracle::Decision {
     let mut decision = oracle::Decision::default();
     for effect in effects {
         match effect {
@@ -35,36 +35,44 @@ fn decision_of(cluster: &Cluster, effects: &[Decision]) -> oracle::Decision {
             _ => {}
         }
     }
-    decision.deferred = room_is_made_for(cluster).into_iter().map(|(_, key)| key).collect();
+    decision.deferred = reservations_awaiting_evictions(cluster).into_iter().map(|(_, key)| key).collect();
     decision
 }
 
 /// Returns the workloads with a capacity reservation that wait for evictions, with the root of
 /// their tree.
-fn room_is_made_for(cluster: &Cluster) -> Vec<(NodeId, ObjectKey)> {
-    let by_root = cluster.engine.reservations.iter();
+fn reservations_awaiting_evictions(cluster: &Cluster) -> Vec<(NodeId, ObjectKey)> {
+    let by_root = cluster.scheduler.reservations.iter();
     let reservations = by_root.flat_map(|(root, reservations)| reservations.iter().map(|one| (*root, one)));
     let reservations = reservations.filter(|(_, reservation)| reservation.queue_position.is_some());
     let cached = reservations
-        .filter_map(|(root, reservation)| Some((root, cluster.engine.workloads.get(reservation.workload)?)));
+        .filter_map(|(root, reservation)| Some((root, cluster.scheduler.workloads.get(reservation.workload)?)));
     cached.map(|(root, workload)| (root, workload.info.key.clone())).collect()
 }
 
 /// Returns the trees without any change since a reservation was made in them. Evictions are in
 /// progress there; the scheduler decides nothing until they finish or another input arrives.
-fn asleep(cluster: &Cluster) -> BTreeSet<NodeId> {
-    let engine = &cluster.engine;
+fn idle_trees(cluster: &Cluster) -> BTreeSet<NodeId> {
+    let engine = &cluster.scheduler;
     if engine.tree.is_stale() {
         return BTreeSet::new();
     }
     let dirty: BTreeSet<NodeId> = engine.dirty_cluster_queues.iter().map(|node| engine.tree.root(*node)).collect();
-    room_is_made_for(cluster).into_iter().map(|(root, _)| root).filter(|root| !dirty.contains(root)).collect()
+    reservations_awaiting_evictions(cluster)
+        .into_iter()
+        .map(|(root, _)| root)
+        .filter(|root| !dirty.contains(root))
+        .collect()
 }
 
 /// Drops the decisions on idle trees and sorts the rest, since trees are scheduled in no particular
 /// order.
-fn on_others(mut decision: oracle::Decision, cluster: &Cluster, asleep: &BTreeSet<NodeId>) -> oracle::Decision {
-    let tree = &cluster.engine.tree;
+fn without_idle_trees(
+    mut decision: oracle::Decision,
+    cluster: &Cluster,
+    asleep: &BTreeSet<NodeId>,
+) -> oracle::Decision {
+    let tree = &cluster.scheduler.tree;
     let is_active = |key: &ObjectKey| {
         let local_queue = cluster.workloads[key].spec.queue_name.as_deref().unwrap_or_default();
         let queue = local_queue.trim_start_matches('l');
@@ -77,13 +85,14 @@ fn on_others(mut decision: oracle::Decision, cluster: &Cluster, asleep: &BTreeSe
     decision
 }
 
-fn whys(cluster: &Cluster) -> String {
-    let causes = cluster.workloads.keys().filter_map(|key| Some(format!("{}: {}", key.name, cluster.why(&key.name)?)));
+fn pending_causes(cluster: &Cluster) -> String {
+    let causes =
+        cluster.workloads.keys().filter_map(|key| Some(format!("{}: {}", key.name, cluster.pending_cause(&key.name)?)));
     causes.collect::<Vec<_>>().join("\n")
 }
 
-fn agree(plan: &Plan, history: &[Vec<Act>], restarts: bool) -> Result<(), TestCaseError> {
-    let (mut plan, mut cluster) = (plan.clone(), plan.start());
+fn assert_same_decisions(plan: &ClusterPlan, history: &[Vec<Change>], restarts: bool) -> Result<(), TestCaseError> {
+    let (mut plan, mut cluster) = (plan.clone(), plan.new_cluster());
     for acts in history {
         for act in acts {
             plan.apply(&mut cluster, act);
@@ -92,26 +101,26 @@ fn agree(plan: &Plan, history: &[Vec<Act>], restarts: bool) -> Result<(), TestCa
             cluster.restart();
         }
         let world = World::of(&cluster);
-        let (expected, asleep) = (decide(&world), asleep(&cluster));
+        let (expected, asleep) = (run_cycle(&world), idle_trees(&cluster));
         let effects = cluster.cycle();
-        let decided = on_others(decision_of(&cluster, &effects), &cluster, &asleep);
-        let expected = on_others(expected, &cluster, &asleep);
-        prop_assert_eq!(decided, expected, "{}{}", world.summary(), whys(&cluster));
-        carry_out(&mut cluster, &effects);
+        let decided = without_idle_trees(to_oracle_decision(&cluster, &effects), &cluster, &asleep);
+        let expected = without_idle_trees(expected, &cluster, &asleep);
+        prop_assert_eq!(decided, expected, "{}{}", world.summary(), pending_causes(&cluster));
+        apply_decisions(&mut cluster, &effects);
     }
     Ok(())
 }
 
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(proptest_config())]
 
     #[test]
-    fn restarted_scheduler_decides_like_the_oracle(plan in plans(), history in histories()) {
-        agree(&plan, &history, true)?;
+    fn restarted_scheduler_decides_like_the_oracle(plan in cluster_plans(), history in histories()) {
+        assert_same_decisions(&plan, &history, true)?;
     }
 
     #[test]
-    fn scheduler_decides_like_the_oracle(plan in plans(), history in histories()) {
-        agree(&plan, &history, false)?;
+    fn scheduler_decides_like_the_oracle(plan in cluster_plans(), history in histories()) {
+        assert_same_decisions(&plan, &history, false)?;
     }
 }

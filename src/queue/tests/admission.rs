@@ -3,13 +3,13 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::fixture::{Cluster, at, group, key};
+use super::fixture::{Cluster, group, object_key, timestamp};
 use crate::{Decision, DecisionTarget, Input, PendingCause, PendingReason};
 use sluice_api::kueue::names;
 
 /// Returns resource and flavor of each assignment of an admitted pod set.
-fn flavors(cluster: &Cluster, workload: &str, pod_set: usize) -> Vec<(String, String)> {
-    let admission = cluster.workloads[&key(workload)].status.clone().and_then(|status| status.admission);
+fn assigned_flavors(cluster: &Cluster, workload: &str, pod_set: usize) -> Vec<(String, String)> {
+    let admission = cluster.workloads[&object_key(workload)].status.clone().and_then(|status| status.admission);
     let assignments = admission.map(|admission| admission.pod_set_assignments).unwrap_or_default();
     assignments.get(pod_set).map(|a| a.flavors.clone().into_iter().collect()).unwrap_or_default()
 }
@@ -21,11 +21,11 @@ fn workloads_that_fit_are_admitted_and_others_stay_pending() {
     cluster.submit("b", "2");
     cluster.submit("c", "1");
 
-    assert_eq!(cluster.run(), ["a", "c"]);
+    assert_eq!(cluster.run_until_stable(), ["a", "c"]);
 
     assert!(cluster.is_true("a", names::ADMITTED));
     assert!(!cluster.is_true("b", names::QUOTA_RESERVED));
-    assert_eq!(cluster.reserved("default", "cpu"), "4");
+    assert_eq!(cluster.reserved_quantity("default", "cpu"), "4");
 }
 
 #[test]
@@ -33,19 +33,19 @@ fn released_quota_admits_pending_workload_in_the_same_cycle() {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("a", "4");
     cluster.submit("b", "4");
-    cluster.run();
+    cluster.run_until_stable();
 
     cluster.finish("a");
 
     let effects = cluster.cycle();
-    assert!(matches!(&effects[0], Decision::Admit { workload, .. } if *workload == key("b")));
+    assert!(matches!(&effects[0], Decision::Admit { workload, .. } if *workload == object_key("b")));
 }
 
 #[rstest]
 #[case::workload_is_deleted(|cluster: &mut Cluster| cluster.delete("a"))]
 #[case::quota_is_raised(|cluster: &mut Cluster| cluster.patch_cluster_queue(json!({"resourceGroups": [group(&["cpu"], &[("default", &["8"])])]})))]
-#[case::workload_shrinks(|cluster: &mut Cluster| cluster.change("a", |workload| workload.spec.pod_sets.clear()))]
-#[case::pods_are_reclaimable(|cluster: &mut Cluster| cluster.change("a", |workload| {
+#[case::workload_shrinks(|cluster: &mut Cluster| cluster.update("a", |workload| workload.spec.pod_sets.clear()))]
+#[case::pods_are_reclaimable(|cluster: &mut Cluster| cluster.update("a", |workload| {
     let done = sluice_api::kueue::workload_status::ReclaimablePod { name: "main".into(), count: 1 };
     workload.status.get_or_insert_default().reclaimable_pods = vec![done];
 }))]
@@ -53,22 +53,23 @@ fn freed_quota_admits_pending_workload(#[case] make_room: fn(&mut Cluster)) {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("a", "4");
     cluster.submit("b", "4");
-    cluster.run();
+    cluster.run_until_stable();
 
     make_room(&mut cluster);
 
-    assert_eq!(cluster.run(), ["b"]);
+    assert_eq!(cluster.run_until_stable(), ["b"]);
 }
 
 #[test]
 fn workloads_are_ordered_by_priority_then_age_then_uid() {
     let mut cluster = Cluster::with_cpu("1");
     cluster.submit("blocker", "1");
-    cluster.run();
+    cluster.run_until_stable();
     for (name, priority, created) in [("d", 0, 20), ("c", 0, 10), ("b", 5, 30), ("z-older", 5, 25), ("b2", 5, 30)] {
         let mut workload = cluster.workload(name, &[("main", 1, json!({"cpu": "1"}))]);
         workload.spec.priority = Some(priority);
-        workload.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(created)));
+        workload.metadata.creation_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(timestamp(created)));
         cluster.put(workload);
     }
 
@@ -76,7 +77,7 @@ fn workloads_are_ordered_by_priority_then_age_then_uid() {
     let mut last = "blocker".to_owned();
     for _ in 0..5 {
         cluster.finish(&last);
-        order.extend(cluster.run());
+        order.extend(cluster.run_until_stable());
         last = order.last().cloned().unwrap_or_default();
     }
 
@@ -90,19 +91,19 @@ fn head_blocks_only_a_strict_queue(#[case] strategy: &str, #[case] admitted: &[&
     let mut cluster = Cluster::with_cpu("4");
     cluster.patch_cluster_queue(json!({"queueingStrategy": strategy}));
     cluster.submit("running", "2");
-    cluster.run();
+    cluster.run_until_stable();
     cluster.now = 50;
     cluster.submit("large", "3");
     cluster.now = 60;
     cluster.submit("small", "1");
 
-    assert_eq!(cluster.run(), admitted);
+    assert_eq!(cluster.run_until_stable(), admitted);
     if admitted.is_empty() {
-        let why = cluster.why("small");
-        assert_eq!(why, Some(PendingCause::BehindHead { head: key("large"), cluster_queue: "cq".into() }));
+        let why = cluster.pending_cause("small");
+        assert_eq!(why, Some(PendingCause::BehindHead { head: object_key("large"), cluster_queue: "cq".into() }));
     }
     cluster.finish("running");
-    assert!(cluster.run().contains(&"large".to_owned()));
+    assert!(cluster.run_until_stable().contains(&"large".to_owned()));
 }
 
 #[test]
@@ -112,12 +113,12 @@ fn workload_of_unselected_namespace_does_not_block_the_queue() {
         json!({"queueingStrategy": "StrictFIFO", "namespaceSelector": {"matchLabels": {"team": "a"}}}),
     );
     cluster.submit("a", "1");
-    assert_eq!(cluster.run(), [""; 0]);
-    assert_eq!(cluster.says("a", names::QUOTA_RESERVED).0, "Misconfigured");
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
+    assert_eq!(cluster.reason_and_message("a", names::QUOTA_RESERVED).0, "Misconfigured");
 
     cluster.label_namespace("team", "a");
 
-    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(cluster.run_until_stable(), ["a"]);
 }
 
 #[test]
@@ -134,17 +135,20 @@ fn pod_set_gets_first_flavor_that_fits_after_earlier_pod_sets() {
         .workload("a", &[("head", 1, json!({"cpu": "3"})), ("worker", 2, pod("1", "1")), ("late", 1, pod("1", "1"))]);
     cluster.put(workload);
 
-    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(cluster.run_until_stable(), ["a"]);
 
     let expected =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(r, f)| ((*r).to_owned(), (*f).to_owned())).collect::<Vec<_>>();
-    assert_eq!(flavors(&cluster, "a", 0), expected(&[("cpu", "on-demand")]));
-    assert_eq!(flavors(&cluster, "a", 1), expected(&[("cpu", "spot"), ("memory", "spot"), ("nvidia.com/gpu", "a100")]));
+    assert_eq!(assigned_flavors(&cluster, "a", 0), expected(&[("cpu", "on-demand")]));
     assert_eq!(
-        flavors(&cluster, "a", 2),
+        assigned_flavors(&cluster, "a", 1),
+        expected(&[("cpu", "spot"), ("memory", "spot"), ("nvidia.com/gpu", "a100")])
+    );
+    assert_eq!(
+        assigned_flavors(&cluster, "a", 2),
         expected(&[("cpu", "on-demand"), ("memory", "on-demand"), ("nvidia.com/gpu", "t4")])
     );
-    assert_eq!(cluster.reserved("spot", "memory"), "2Gi");
+    assert_eq!(cluster.reserved_quantity("spot", "memory"), "2Gi");
 }
 
 #[test]
@@ -157,9 +161,9 @@ fn untolerated_taint_excludes_flavor_until_it_is_removed() {
     cluster.submit("a", "2");
     cluster.submit("b", "4");
 
-    assert_eq!(cluster.run(), ["a"]);
-    assert_eq!(flavors(&cluster, "a", 0), [("cpu".to_owned(), "small".to_owned())]);
-    let (reason, message) = cluster.says("b", names::QUOTA_RESERVED);
+    assert_eq!(cluster.run_until_stable(), ["a"]);
+    assert_eq!(assigned_flavors(&cluster, "a", 0), [("cpu".to_owned(), "small".to_owned())]);
+    let (reason, message) = cluster.reason_and_message("b", names::QUOTA_RESERVED);
     assert_eq!(reason, "ExceedsMaxQuota");
     assert!(
         message.contains("flavor tainted does not match: untolerated taint gpu:NoSchedule; insufficient quota"),
@@ -167,7 +171,7 @@ fn untolerated_taint_excludes_flavor_until_it_is_removed() {
     );
 
     cluster.put_flavor("tainted");
-    assert_eq!(cluster.run(), ["b"]);
+    assert_eq!(cluster.run_until_stable(), ["b"]);
 }
 
 #[test]
@@ -181,8 +185,8 @@ fn pods_are_counted_if_cluster_queue_covers_them() {
         cluster.put(workload);
     }
 
-    assert_eq!(cluster.run(), ["a"]);
-    assert_eq!(cluster.reserved("default", "pods"), "3");
+    assert_eq!(cluster.run_until_stable(), ["a"]);
+    assert_eq!(cluster.reserved_quantity("default", "pods"), "3");
 }
 
 #[rstest]
@@ -206,13 +210,16 @@ fn pending_condition_reports_reason_and_numbers(
 ) {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("other", "2");
-    cluster.run();
+    cluster.run_until_stable();
     let workload = cluster.workload("a", &[("main", 1, requests)]);
     cluster.put(workload);
 
-    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
 
-    assert_eq!(cluster.says("a", names::QUOTA_RESERVED), (reason.as_str().to_owned(), message.to_owned()));
+    assert_eq!(
+        cluster.reason_and_message("a", names::QUOTA_RESERVED),
+        (reason.as_str().to_owned(), message.to_owned())
+    );
 }
 
 #[test]
@@ -220,32 +227,32 @@ fn quota_lowered_below_usage_admits_nothing_until_enough_is_released() {
     let mut cluster = Cluster::with_cpu("4");
     cluster.submit("a", "3");
     cluster.submit("b", "1");
-    cluster.run();
+    cluster.run_until_stable();
     cluster.patch_cluster_queue(json!({"resourceGroups": [group(&["cpu"], &[("default", &["2"])])]}));
     cluster.submit("c", "1");
-    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
     assert!(cluster.is_true("a", names::ADMITTED) && cluster.is_true("b", names::ADMITTED));
 
     cluster.finish("b");
-    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
     cluster.finish("a");
-    assert_eq!(cluster.run(), ["c"]);
+    assert_eq!(cluster.run_until_stable(), ["c"]);
 }
 
 #[test]
 fn terminating_workload_holds_its_quota_and_is_never_admitted() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.submit("a", "2");
-    cluster.run();
+    cluster.run_until_stable();
     cluster.submit("b", "1");
-    let deleted_at = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(5)));
-    cluster.change("a", |workload| workload.metadata.deletion_timestamp = deleted_at.clone());
-    cluster.change("b", |workload| workload.metadata.deletion_timestamp = deleted_at);
+    let deleted_at = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(timestamp(5)));
+    cluster.update("a", |workload| workload.metadata.deletion_timestamp = deleted_at.clone());
+    cluster.update("b", |workload| workload.metadata.deletion_timestamp = deleted_at);
     cluster.submit("c", "1");
 
-    assert_eq!(cluster.run(), [""; 0]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
     cluster.delete("a");
-    assert_eq!(cluster.run(), ["c"]);
+    assert_eq!(cluster.run_until_stable(), ["c"]);
 }
 
 #[test]
@@ -256,13 +263,13 @@ fn rejected_admission_releases_quota_until_workload_changes() {
     cluster.submit("b", "2");
     cluster.cycle();
 
-    cluster.engine.observe(at(20), &Input::AdmissionRejected(&key("a")));
+    cluster.scheduler.observe(timestamp(20), &Input::AdmissionRejected(&object_key("a")));
 
-    assert_eq!(cluster.run(), ["b"]);
+    assert_eq!(cluster.run_until_stable(), ["b"]);
     cluster.finish("b");
-    assert_eq!(cluster.run(), [""; 0]);
-    cluster.change("a", |workload| workload.spec.priority = Some(1));
-    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
+    cluster.update("a", |workload| workload.spec.priority = Some(1));
+    assert_eq!(cluster.run_until_stable(), ["a"]);
 }
 
 #[test]
@@ -275,7 +282,7 @@ fn unobserved_admission_uses_quota_and_stays_pending() {
     let second = cluster.cycle();
 
     assert!(!second.iter().any(|effect| matches!(effect, Decision::Admit { .. })));
-    assert_eq!(cluster.engine.decision_for(&first[0].target()).as_ref(), Some(&first[0]));
+    assert_eq!(cluster.scheduler.decision_for(&first[0].target()).as_ref(), Some(&first[0]));
 }
 
 #[test]
@@ -283,10 +290,10 @@ fn admission_is_dropped_when_workload_requests_change_before_it_is_observed() {
     let mut cluster = Cluster::with_cpu("2");
     cluster.submit("a", "2");
     cluster.cycle();
-    cluster.change("a", |workload| workload.spec.pod_sets[0].count = 2);
+    cluster.update("a", |workload| workload.spec.pod_sets[0].count = 2);
 
-    assert_eq!(cluster.run(), [""; 0]);
-    assert_eq!(cluster.reserved("default", "cpu"), "0");
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
+    assert_eq!(cluster.reserved_quantity("default", "cpu"), "0");
 }
 
 #[test]
@@ -295,7 +302,7 @@ fn converged_cluster_gets_no_decisions() {
     for name in ["a", "b", "c"] {
         cluster.submit(name, "1");
     }
-    cluster.run();
+    cluster.run_until_stable();
     for workload in cluster.workloads.clone().into_values() {
         cluster.put(workload);
     }
@@ -313,10 +320,10 @@ fn evicted_workload_is_requeued_at_its_requeue_time() {
     workload.status = serde_json::from_value(state).expect("a status");
     cluster.put(workload);
 
-    assert_eq!(cluster.run(), [""; 0]);
-    assert!(cluster.engine.next_deadline().is_some_and(|wake| wake <= at(100)));
+    assert_eq!(cluster.run_until_stable(), [""; 0]);
+    assert!(cluster.scheduler.next_deadline().is_some_and(|wake| wake <= timestamp(100)));
     cluster.now = 99;
-    assert_eq!(cluster.run(), ["a"]);
+    assert_eq!(cluster.run_until_stable(), ["a"]);
 }
 
 #[test]
@@ -326,14 +333,14 @@ fn admission_does_not_rewrite_workloads_pending_for_the_same_reason() {
     for number in 0..500 {
         cluster.submit(&format!("w{number:03}"), "1");
     }
-    cluster.run();
-    cluster.effects.clear();
+    cluster.run_until_stable();
+    cluster.decisions.clear();
     cluster.finish("runs");
 
-    cluster.run();
+    cluster.run_until_stable();
 
     let targets_workload = |effect: &&Decision| matches!(effect.target(), DecisionTarget::Workload(_));
-    assert_eq!(cluster.effects.iter().filter(targets_workload).count(), 1);
+    assert_eq!(cluster.decisions.iter().filter(targets_workload).count(), 1);
 }
 
 #[test]
@@ -342,16 +349,16 @@ fn numbers_in_pending_condition_of_heads_are_refreshed_after_a_delay() {
     cluster.submit("a", "1");
     cluster.submit("b", "2");
     cluster.submit("large", "3");
-    cluster.run();
+    cluster.run_until_stable();
     cluster.finish("a");
-    cluster.run();
+    cluster.run_until_stable();
     assert!(
-        cluster.says("large", names::QUOTA_RESERVED).1.contains("3 more needed"),
+        cluster.reason_and_message("large", names::QUOTA_RESERVED).1.contains("3 more needed"),
         "the message is not refreshed yet"
     );
 
     cluster.now = 60;
-    cluster.run();
+    cluster.run_until_stable();
 
-    assert!(cluster.says("large", names::QUOTA_RESERVED).1.contains("2 more needed"));
+    assert!(cluster.reason_and_message("large", names::QUOTA_RESERVED).1.contains("2 more needed"));
 }

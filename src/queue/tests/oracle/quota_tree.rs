@@ -7,9 +7,9 @@ use crate::partial_preemption::PreemptionScope;
 use sluice_plan::ObjectKey;
 
 /// Flavor and resource.
-pub(crate) type Fr = (String, String);
+pub(crate) type FlavorResource = (String, String);
 /// Amounts by flavor and resource.
-pub(crate) type Usage = BTreeMap<Fr, i128>;
+pub(crate) type Usage = BTreeMap<FlavorResource, i128>;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
@@ -28,43 +28,43 @@ pub(super) enum Node {
 pub(super) struct NodeSpec {
     /// Name of the parent Cohort.
     pub(super) parent: Option<String>,
-    pub(super) limits: BTreeMap<Fr, Limits>,
+    pub(super) limits: BTreeMap<FlavorResource, Limits>,
     pub(super) weight: f64,
 }
 
 pub(super) type Tree = BTreeMap<Node, NodeSpec>;
 
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct WorkloadUsage {
     pub(super) queue: String,
-    pub(super) who: ObjectKey,
+    pub(super) workload: ObjectKey,
     /// Smallest preemption scope with which this usage is lost.
-    pub(super) loss: PreemptionScope,
+    pub(super) scope: PreemptionScope,
     pub(super) usage: Usage,
 }
 
 /// A cohort tree and the usage in it.
 #[derive(Debug, Clone)]
-pub(super) struct Book<'w> {
+pub(super) struct QuotaTree<'w> {
     pub(super) tree: &'w Tree,
-    pub(super) held: Vec<Held>,
+    pub(super) usages: Vec<WorkloadUsage>,
 }
 
 /// The dominant resource share of a node.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Share {
+pub(super) struct DominantShare {
     pub(super) borrows: bool,
     ratio: f64,
     weight: f64,
 }
 
-impl Share {
-    fn endless(self) -> bool {
+impl DominantShare {
+    fn is_infinite(self) -> bool {
         self.weight == 0.0 && self.ratio > 0.0
     }
 
     pub(super) fn compare(self, other: Self) -> Ordering {
-        match (self.endless(), other.endless()) {
+        match (self.is_infinite(), other.is_infinite()) {
             (true, true) => self.ratio.total_cmp(&other.ratio),
             (false, false) => {
                 let weighted = |share: Self| if share.ratio == 0.0 { 0.0 } else { share.ratio / share.weight };
@@ -75,20 +75,20 @@ impl Share {
     }
 }
 
-impl Book<'_> {
+impl QuotaTree<'_> {
     /// Returns the book without the usage that these workloads lose.
     pub(super) fn without(&self, losses: &[(ObjectKey, PreemptionScope)]) -> Self {
-        let lost = |held: &Held| losses.iter().any(|(who, loss)| *who == held.who && held.loss <= *loss);
-        Self { tree: self.tree, held: self.held.iter().filter(|held| !lost(held)).cloned().collect() }
+        let lost = |held: &WorkloadUsage| losses.iter().any(|(who, loss)| *who == held.workload && held.scope <= *loss);
+        Self { tree: self.tree, usages: self.usages.iter().filter(|held| !lost(held)).cloned().collect() }
     }
 
     /// Returns the book with additional usage of a workload.
-    pub(super) fn with(&self, queue: &str, who: &ObjectKey, usage: &Usage) -> Self {
+    pub(super) fn with_usage(&self, queue: &str, who: &ObjectKey, usage: &Usage) -> Self {
         let mut book = self.clone();
-        book.held.push(Held {
+        book.usages.push(WorkloadUsage {
             queue: queue.to_owned(),
-            who: who.clone(),
-            loss: PreemptionScope::Whole,
+            workload: who.clone(),
+            scope: PreemptionScope::Whole,
             usage: usage.clone(),
         });
         book
@@ -100,87 +100,87 @@ impl Book<'_> {
     }
 
     /// Returns all ancestor Cohorts, the parent first.
-    pub(super) fn above(&self, node: &Node) -> Vec<Node> {
+    pub(super) fn ancestors(&self, node: &Node) -> Vec<Node> {
         std::iter::successors(self.parent(node), |node| self.parent(node)).collect()
     }
 
     pub(super) fn root(&self, node: &Node) -> Node {
-        self.above(node).last().unwrap_or(node).clone()
+        self.ancestors(node).last().unwrap_or(node).clone()
     }
 
     pub(super) fn children(&self, node: &Node) -> Vec<Node> {
         self.tree.keys().filter(|child| self.parent(child).as_ref() == Some(node)).cloned().collect()
     }
 
-    pub(super) fn limits(&self, node: &Node, fr: &Fr) -> Limits {
+    pub(super) fn limits(&self, node: &Node, fr: &FlavorResource) -> Limits {
         self.tree.get(node).and_then(|spec| spec.limits.get(fr)).copied().unwrap_or_default()
     }
 
     /// Returns the nominal quota of the node plus what its children lend.
-    pub(super) fn subtree(&self, node: &Node, fr: &Fr) -> i128 {
-        let lent = |child: &Node| self.subtree(child, fr) - self.local(child, fr);
+    pub(super) fn subtree_quota(&self, node: &Node, fr: &FlavorResource) -> i128 {
+        let lent = |child: &Node| self.subtree_quota(child, fr) - self.local_quota(child, fr);
         self.limits(node, fr).nominal + self.children(node).iter().map(lent).sum::<i128>()
     }
 
     /// Returns the quota that the node does not lend, because of its lending limit.
-    fn local(&self, node: &Node, fr: &Fr) -> i128 {
-        self.limits(node, fr).lending.map_or(0, |lending| (self.subtree(node, fr) - lending).max(0))
+    fn local_quota(&self, node: &Node, fr: &FlavorResource) -> i128 {
+        self.limits(node, fr).lending.map_or(0, |lending| (self.subtree_quota(node, fr) - lending).max(0))
     }
 
     /// Returns the usage of a ClusterQueue, or the usage that children take from a Cohort.
-    pub(super) fn used(&self, node: &Node, fr: &Fr) -> i128 {
+    pub(super) fn usage(&self, node: &Node, fr: &FlavorResource) -> i128 {
         match node {
             Node::Queue(name) => {
-                let in_queue = self.held.iter().filter(|held| held.queue == *name);
+                let in_queue = self.usages.iter().filter(|held| held.queue == *name);
                 in_queue.filter_map(|held| held.usage.get(fr)).sum()
             }
             Node::Cohort(_) => {
-                let taken = |child: &Node| (self.used(child, fr) - self.local(child, fr)).max(0);
+                let taken = |child: &Node| (self.usage(child, fr) - self.local_quota(child, fr)).max(0);
                 self.children(node).iter().map(taken).sum()
             }
         }
     }
 
     /// Returns the available part of [`Self::local`].
-    pub(super) fn local_available(&self, node: &Node, fr: &Fr) -> i128 {
-        (self.local(node, fr) - self.used(node, fr)).max(0)
+    pub(super) fn local_available(&self, node: &Node, fr: &FlavorResource) -> i128 {
+        (self.local_quota(node, fr) - self.usage(node, fr)).max(0)
     }
 
     /// Returns the quota that the node can still use, with borrowing; negative if overcommitted.
-    pub(super) fn available(&self, node: &Node, fr: &Fr) -> i128 {
-        let Some(parent) = self.parent(node) else { return self.subtree(node, fr) - self.used(node, fr) };
+    pub(super) fn available(&self, node: &Node, fr: &FlavorResource) -> i128 {
+        let Some(parent) = self.parent(node) else { return self.subtree_quota(node, fr) - self.usage(node, fr) };
         let mut from_parent = self.available(&parent, fr);
         if let Some(borrowing) = self.limits(node, fr).borrowing {
-            let stored = self.subtree(node, fr) - self.local(node, fr);
-            let taken = (self.used(node, fr) - self.local(node, fr)).max(0);
+            let stored = self.subtree_quota(node, fr) - self.local_quota(node, fr);
+            let taken = (self.usage(node, fr) - self.local_quota(node, fr)).max(0);
             from_parent = from_parent.min(stored - taken + borrowing);
         }
         self.local_available(node, fr) + from_parent
     }
 
     /// Returns the quota that the node can use in an empty tree.
-    pub(super) fn potential(&self, node: &Node, fr: &Fr) -> i128 {
-        let Some(parent) = self.parent(node) else { return self.subtree(node, fr) };
-        let most = self.local(node, fr) + self.potential(&parent, fr);
-        self.limits(node, fr).borrowing.map_or(most, |borrowing| most.min(self.subtree(node, fr) + borrowing))
+    pub(super) fn potential_available(&self, node: &Node, fr: &FlavorResource) -> i128 {
+        let Some(parent) = self.parent(node) else { return self.subtree_quota(node, fr) };
+        let most = self.local_quota(node, fr) + self.potential_available(&parent, fr);
+        self.limits(node, fr).borrowing.map_or(most, |borrowing| most.min(self.subtree_quota(node, fr) + borrowing))
     }
 
     /// Reports whether the node uses more than its subtree quota.
-    pub(super) fn exceeds(&self, node: &Node, fr: &Fr) -> bool {
-        self.used(node, fr) > self.subtree(node, fr)
+    pub(super) fn exceeds_quota(&self, node: &Node, fr: &FlavorResource) -> bool {
+        self.usage(node, fr) > self.subtree_quota(node, fr)
     }
 
-    pub(super) fn exceeds_any(&self, node: &Node, frs: &BTreeSet<Fr>) -> bool {
-        frs.iter().any(|fr| self.exceeds(node, fr))
+    pub(super) fn exceeds_quota_of_any(&self, node: &Node, frs: &BTreeSet<FlavorResource>) -> bool {
+        frs.iter().any(|fr| self.exceeds_quota(node, fr))
     }
 
-    fn would_exceed(&self, node: &Node, fr: &Fr, amount: i128) -> bool {
-        self.used(node, fr) + amount > self.subtree(node, fr)
+    fn would_exceed_quota(&self, node: &Node, fr: &FlavorResource, amount: i128) -> bool {
+        self.usage(node, fr) + amount > self.subtree_quota(node, fr)
     }
 
     /// Reports whether a ClusterQueue would borrow with this additional usage.
-    pub(super) fn would_borrow(&self, node: &Node, fr: &Fr, amount: i128) -> bool {
-        self.parent(node).is_some() && self.would_exceed(node, fr, amount)
+    pub(super) fn would_borrow(&self, node: &Node, fr: &FlavorResource, amount: i128) -> bool {
+        self.parent(node).is_some() && self.would_exceed_quota(node, fr, amount)
     }
 
     pub(super) fn fits(&self, node: &Node, usage: &Usage) -> bool {
@@ -193,13 +193,13 @@ impl Book<'_> {
 
     /// Returns the height of the lowest subtree whose quota covers the additional amount, and
     /// whether that is less than the whole tree.
-    pub(super) fn lowest_fit(&self, queue: &Node, fr: &Fr, amount: i128) -> (u32, bool) {
+    pub(super) fn borrowing_level(&self, queue: &Node, fr: &FlavorResource, amount: i128) -> (u32, bool) {
         if !self.would_borrow(queue, fr, amount) {
             return (0, self.parent(queue).is_some());
         }
         let mut remaining = amount - self.local_available(queue, fr);
-        for node in self.above(queue) {
-            if !self.would_exceed(&node, fr, remaining) {
+        for node in self.ancestors(queue) {
+            if !self.would_exceed_quota(&node, fr, remaining) {
                 return (self.height(&node), self.parent(&node).is_some());
             }
             remaining -= self.local_available(&node, fr);
@@ -208,21 +208,21 @@ impl Book<'_> {
     }
 
     /// Returns all flavors and resources for which a node has quota.
-    pub(super) fn frs(&self) -> BTreeSet<Fr> {
+    pub(super) fn flavor_resources(&self) -> BTreeSet<FlavorResource> {
         self.tree.values().flat_map(|spec| spec.limits.keys().cloned()).collect()
     }
 
     /// Returns the dominant resource share of a node, in thousandths of the lendable quota.
-    pub(super) fn share(&self, node: &Node) -> Share {
+    pub(super) fn dominant_share(&self, node: &Node) -> DominantShare {
         let weight = self.tree.get(node).map_or(1.0, |spec| spec.weight);
-        let mut share = Share { borrows: false, ratio: 0.0, weight };
+        let mut share = DominantShare { borrows: false, ratio: 0.0, weight };
         let Some(parent) = self.parent(node) else { return share };
-        let frs = self.frs();
+        let frs = self.flavor_resources();
         for resource in frs.iter().map(|(_, resource)| resource).collect::<BTreeSet<_>>() {
             let of_resource = || frs.iter().filter(|(_, other)| other == resource);
-            let above = |fr: &Fr| (self.used(node, fr) - self.subtree(node, fr)).max(0);
+            let above = |fr: &FlavorResource| (self.usage(node, fr) - self.subtree_quota(node, fr)).max(0);
             let borrowed: i128 = of_resource().map(above).sum();
-            let lendable: i128 = of_resource().map(|fr| self.potential(&parent, fr)).sum();
+            let lendable: i128 = of_resource().map(|fr| self.potential_available(&parent, fr)).sum();
             share.borrows |= borrowed > 0;
             if borrowed > 0 && lendable > 0 {
                 share.ratio = share.ratio.max(borrowed as f64 * 1000.0 / lendable as f64);

@@ -1,0 +1,291 @@
+//! Flavor assignment of one workload.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::preemption;
+use super::quota_tree::{FlavorResource, QuotaTree, Usage};
+use super::world::{AdmittedWorkload, OracleWorkload, PodSet, Queue, World};
+use crate::cached_workload::ReservedAssignment;
+use crate::partial_preemption::PreemptionScope;
+use sluice_api::kueue::cluster_queue::ReclaimPolicy;
+use sluice_plan::ObjectKey;
+
+/// Preemption mode of an assignment, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PreemptionMode {
+    NoFit,
+    NoPreemptionCandidates,
+    Preempt,
+    Reclaim,
+    FitAfterEvictions,
+    Fit,
+}
+
+/// Input of flavor assignment for one workload.
+pub(super) struct AssignmentInput<'a> {
+    pub(super) world: &'a World,
+    pub(super) job: &'a OracleWorkload,
+    pub(super) queue: &'a Queue,
+    /// Actual and planned usage, both without the predecessor.
+    pub(super) actual: QuotaTree<'a>,
+    pub(super) planned: QuotaTree<'a>,
+    /// Workloads that may be preempted.
+    pub(super) candidates: Vec<AdmittedWorkload>,
+    pub(super) predecessor: Option<AdmittedWorkload>,
+    /// Reserved assignment to use; `None` to assign freely.
+    pub(super) reserved_assignment: Option<&'a ReservedAssignment>,
+    /// Pending workloads with their predecessors.
+    pub(super) pending: Vec<(OracleWorkload, Option<AdmittedWorkload>)>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Assignment {
+    pub(super) mode: PreemptionMode,
+    pub(super) borrowing_level: u32,
+    pub(super) usage: Usage,
+    /// Flavors and resources that need preemption.
+    pub(super) needs_preemption: BTreeSet<FlavorResource>,
+    /// Name, pod count, and flavor by resource of each pod set.
+    pub(super) pod_sets: Vec<(String, i32, BTreeMap<String, String>)>,
+}
+
+/// Requests of one pod set for one resource group.
+struct AssignmentUnit<'a> {
+    pod_set_index: usize,
+    pod_set: &'a PodSet,
+    flavors: &'a [String],
+    requests: BTreeMap<String, i128>,
+}
+
+/// One flavor for one assignment unit; its mode is that of the least preferred resource.
+#[derive(Debug, Clone)]
+struct FlavorChoice {
+    flavor: String,
+    mode: PreemptionMode,
+    mode_level: u32,
+    borrowing_level: u32,
+    amounts: Vec<(FlavorResource, i128, PreemptionMode)>,
+}
+
+impl FlavorChoice {
+    /// Returns the worst mode of all resources.
+    fn worst_mode(&self) -> PreemptionMode {
+        self.amounts.iter().map(|(.., mode)| *mode).min().unwrap_or(PreemptionMode::Fit)
+    }
+}
+
+impl AssignmentInput<'_> {
+    pub(super) fn assign(&self, counts: &[i32]) -> Option<Assignment> {
+        let slots = self.units(counts)?;
+        let greedy = self.assign_greedy(&slots);
+        let works = |choices: &Vec<FlavorChoice>| {
+            choices.iter().all(|choice| choice.worst_mode() > PreemptionMode::NoPreemptionCandidates)
+        };
+        let choices = match greedy.clone().filter(works) {
+            Some(choices) => choices,
+            None => self.assign_backtracking(&slots, &Usage::new()).or(greedy)?,
+        };
+        let mut assignment = Assignment {
+            mode: choices.iter().map(FlavorChoice::worst_mode).min().unwrap_or(PreemptionMode::Fit),
+            borrowing_level: choices.iter().map(|choice| choice.borrowing_level).max().unwrap_or(0),
+            usage: Usage::new(),
+            needs_preemption: BTreeSet::new(),
+            pod_sets: Vec::new(),
+        };
+        for (set, count) in self.job.pod_sets.iter().zip(counts) {
+            assignment.pod_sets.push((set.name.clone(), *count, BTreeMap::new()));
+        }
+        for (slot, choice) in slots.iter().zip(&choices) {
+            for (fr, amount, mode) in &choice.amounts {
+                *assignment.usage.entry(fr.clone()).or_default() += amount;
+                assignment.pod_sets[slot.pod_set_index].2.insert(fr.1.clone(), choice.flavor.clone());
+                if *mode < PreemptionMode::FitAfterEvictions {
+                    assignment.needs_preemption.insert(fr.clone());
+                }
+            }
+        }
+        Some(assignment)
+    }
+
+    fn units(&self, counts: &[i32]) -> Option<Vec<AssignmentUnit<'_>>> {
+        let mut slots = Vec::new();
+        for (index, (pod_set, count)) in self.job.pod_sets.iter().zip(counts).enumerate() {
+            let all = pod_set.per_pod.iter().map(|(resource, amount)| (resource.clone(), amount * i128::from(*count)));
+            let all: BTreeMap<String, i128> = all.filter(|(_, amount)| *amount > 0).collect();
+            if !all.keys().all(|resource| self.queue.groups.iter().any(|(covered, _)| covered.contains(resource))) {
+                return None;
+            }
+            for (covered, flavors) in &self.queue.groups {
+                let mut asked = all.clone();
+                asked.retain(|resource, _| covered.contains(resource));
+                if !asked.is_empty() {
+                    slots.push(AssignmentUnit { pod_set_index: index, pod_set, flavors, requests: asked });
+                }
+            }
+        }
+        Some(slots)
+    }
+
+    fn assign_greedy(&self, slots: &[AssignmentUnit<'_>]) -> Option<Vec<FlavorChoice>> {
+        let (mut taken, mut choices) = (Usage::new(), Vec::new());
+        for slot in slots {
+            let choice = self.best_flavor(slot, &taken)?;
+            add_choice(&mut taken, &choice);
+            choices.push(choice);
+        }
+        Some(choices)
+    }
+
+    /// Returns the flavor at which the fungibility policy stops the search, or else the most
+    /// preferred one.
+    fn best_flavor(&self, slot: &AssignmentUnit<'_>, taken: &Usage) -> Option<FlavorChoice> {
+        let mut best: Option<FlavorChoice> = None;
+        for flavor in slot.flavors.iter().filter(|flavor| self.is_eligible(slot, flavor)) {
+            let choice = self.choice(slot, flavor, taken);
+            let next = match choice.mode {
+                PreemptionMode::NoFit | PreemptionMode::NoPreemptionCandidates => true,
+                PreemptionMode::Preempt | PreemptionMode::Reclaim | PreemptionMode::FitAfterEvictions
+                    if self.queue.try_next_if_preempting =>
+                {
+                    true
+                }
+                _ => choice.mode_level > 0 && self.queue.try_next_if_borrowing,
+            };
+            if !next {
+                return Some(choice);
+            }
+            let better = match &best {
+                None => choice.mode > PreemptionMode::NoFit,
+                Some(best) => self.is_preferred((choice.mode, choice.mode_level), (best.mode, best.mode_level)),
+            };
+            best = if better { Some(choice) } else { best };
+        }
+        best
+    }
+
+    /// Returns the first combination of flavors in which every unit fits immediately.
+    fn assign_backtracking(&self, slots: &[AssignmentUnit<'_>], taken: &Usage) -> Option<Vec<FlavorChoice>> {
+        let Some((slot, others)) = slots.split_first() else { return Some(Vec::new()) };
+        for flavor in slot.flavors.iter().filter(|flavor| self.is_eligible(slot, flavor)) {
+            if !self.fits_now(slot, flavor, taken) {
+                continue;
+            }
+            let choice = self.choice(slot, flavor, taken);
+            let mut taken = taken.clone();
+            add_choice(&mut taken, &choice);
+            if let Some(rest) = self.assign_backtracking(others, &taken) {
+                return Some([vec![choice], rest].concat());
+            }
+        }
+        None
+    }
+
+    fn fits_now(&self, slot: &AssignmentUnit<'_>, flavor: &str, taken: &Usage) -> bool {
+        slot.requests.iter().all(|(resource, amount)| {
+            let fr = (flavor.to_owned(), resource.clone());
+            let wanted = amount + taken.get(&fr).copied().unwrap_or(0);
+            [&self.actual, &self.planned].iter().all(|book| wanted <= book.available(&self.queue.node(), &fr))
+        })
+    }
+
+    /// Reports whether the pods match the flavor's nodes, the reserved assignment, and the flavor
+    /// of equal pods of the predecessor.
+    fn is_eligible(&self, slot: &AssignmentUnit<'_>, flavor: &str) -> bool {
+        let pinned = self.predecessor.as_ref().and_then(|before| {
+            let is_equal = |set: &&PodSet| set.name == slot.pod_set.name && set.per_pod == slot.pod_set.per_pod;
+            before.job.pod_sets.iter().find(is_equal)?;
+            let sets = &before.admission.pod_set_assignments;
+            let granted = sets.iter().find(|set| set.name == slot.pod_set.name && set.count != Some(0))?;
+            slot.requests.keys().find_map(|resource| granted.flavors.get(resource))
+        });
+        let in_group = |group: usize| self.queue.groups[group].1 == slot.flavors;
+        let reserved = self
+            .reserved_assignment
+            .iter()
+            .flat_map(|room| &room.flavors)
+            .find(|(set, group, _)| *set == slot.pod_set_index && in_group(*group));
+        if reserved.is_some_and(|(.., reserved)| reserved != flavor) {
+            return false;
+        }
+        let spec = &self.world.flavors[flavor];
+        let labels = slot.flavors.iter().flat_map(|flavor| self.world.flavors[flavor].node_labels.keys());
+        let labels = || labels.map(String::as_str).collect();
+        pinned.is_none_or(|pinned| pinned == flavor) && slot.pod_set.node_requirements.mismatch(spec, labels).is_none()
+    }
+
+    fn choice(&self, slot: &AssignmentUnit<'_>, flavor: &str, taken: &Usage) -> FlavorChoice {
+        let mut choice = FlavorChoice {
+            flavor: flavor.to_owned(),
+            mode: PreemptionMode::Fit,
+            mode_level: 0,
+            borrowing_level: 0,
+            amounts: Vec::new(),
+        };
+        for (resource, amount) in &slot.requests {
+            let fr = (flavor.to_owned(), resource.clone());
+            let (mode, level) = self.preemption_mode(&fr, amount + taken.get(&fr).copied().unwrap_or(0));
+            if self.is_preferred((choice.mode, choice.mode_level), (mode, level)) {
+                (choice.mode, choice.mode_level) = (mode, level);
+            }
+            choice.borrowing_level = choice.borrowing_level.max(level);
+            choice.amounts.push((fr, *amount, mode));
+        }
+        choice
+    }
+
+    /// Returns the mode and the borrowing level of an amount of one flavor and resource.
+    fn preemption_mode(&self, fr: &FlavorResource, amount: i128) -> (PreemptionMode, u32) {
+        let node = self.queue.node();
+        if amount > self.planned.potential_available(&node, fr) {
+            return (PreemptionMode::NoFit, 0);
+        }
+        let (level, below_root) = self.planned.borrowing_level(&node, fr, amount);
+        if amount <= self.planned.available(&node, fr) {
+            let fits_now = amount <= self.actual.available(&node, fr);
+            return (if fits_now { PreemptionMode::Fit } else { PreemptionMode::FitAfterEvictions }, level);
+        }
+        let may_preempt_while_borrowing = self.queue.borrow_within_cohort
+            || (self.world.fair_sharing_strategies.is_some()
+                && self.queue.reclaim_within_cohort != ReclaimPolicy::Never);
+        let within_nominal = self.delta_over_predecessor(fr, amount) <= self.planned.limits(&node, fr).nominal;
+        if !within_nominal && !below_root && !may_preempt_while_borrowing {
+            return (PreemptionMode::NoFit, level);
+        }
+        let targets =
+            preemption::find_targets(self, &Usage::from([(fr.clone(), amount)]), &BTreeSet::from([fr.clone()]));
+        let losses: Vec<(ObjectKey, PreemptionScope)> =
+            targets.iter().map(|target| (target.key.clone(), target.scope)).collect();
+        let (level, _) = self.planned.without(&losses).borrowing_level(&node, fr, amount);
+        let within_queue = targets.iter().any(|target| target.queue == self.queue.name);
+        match (targets.is_empty(), within_queue) {
+            (true, _) => (PreemptionMode::NoPreemptionCandidates, level),
+            (false, true) => (PreemptionMode::Preempt, level),
+            (false, false) => (PreemptionMode::Reclaim, level),
+        }
+    }
+
+    /// Returns the amount minus the usage of the predecessor.
+    fn delta_over_predecessor(&self, fr: &FlavorResource, amount: i128) -> i128 {
+        amount - self.predecessor.as_ref().and_then(|before| before.usage.get(fr)).copied().unwrap_or(0)
+    }
+
+    /// Reports whether the first mode and borrowing level are preferred to the second.
+    fn is_preferred(&self, a: (PreemptionMode, u32), b: (PreemptionMode, u32)) -> bool {
+        if a.0 == PreemptionMode::NoFit || b.0 == PreemptionMode::NoFit {
+            return a.0 != PreemptionMode::NoFit;
+        }
+        if (a.0 == PreemptionMode::NoPreemptionCandidates) != (b.0 == PreemptionMode::NoPreemptionCandidates) {
+            return b.0 == PreemptionMode::NoPreemptionCandidates;
+        }
+        if self.queue.preemption_over_borrowing {
+            return a.1 < b.1 || (a.1 == b.1 && a.0 > b.0);
+        }
+        a.0 > b.0 || (a.0 == b.0 && a.1 < b.1)
+    }
+}
+
+fn add_choice(taken: &mut Usage, choice: &FlavorChoice) {
+    for (fr, amount, _) in &choice.amounts {
+        *taken.entry(fr.clone()).or_default() += amount;
+    }
+}
