@@ -1,5 +1,6 @@
-//! The scenario of POC-TESTING.md on a real control plane: a RayService that uses all of its queue's quota is
-//! upgraded, the upgrade waits for quota, the quota is raised, and the upgrade completes.
+//! The scenario of POC-TESTING.md on a real control plane: a RayService that uses all of its
+//! queue's quota is upgraded, the upgrade waits for quota, the quota is raised, and the upgrade
+//! completes.
 //!
 //! `make demo` runs it. It fails if a step has another outcome or an invariant of the design was violated. With
 //! `KEEP=1` it leaves everything running.

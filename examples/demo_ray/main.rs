@@ -1,9 +1,10 @@
-//! An upgrade on real Ray behind a real gateway under counted requests: it waits for quota, then completes
-//! incrementally.
+//! An upgrade on real Ray behind a real gateway under counted requests: it waits for quota, then
+//! completes incrementally.
 //!
 //! `make demo-ray` runs it. It shows the state while it runs, draws a chart at the end, and fails if a request
-//! failed, if the old version answered after the gateway had switched, or if an invariant of the design was
-//! violated. With the `series.json` of an earlier run as its argument, it draws that run again.
+//! failed, if the old version answered after the gateway had switched, or if an invariant of the
+//! design was violated. With the `series.json` of an earlier run as its argument, it draws that run
+//! again.
 
 #![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
 // In a binary, `pub` marks the interface between modules.
@@ -123,8 +124,8 @@ impl Told {
     }
 }
 
-/// Returns the problems: failed requests, responses of the old version to requests sent after the gateway had
-/// switched, and violated invariants.
+/// Returns the problems: failed requests, responses of the old version to requests sent after the
+/// gateway had switched, and violated invariants.
 fn problems(series: &Series, requests: &[Request], switched: Duration, breaches: Vec<String>) -> Vec<String> {
     let mut problems: Vec<String> = breaches;
     let failures = requests.iter().filter_map(|request| Some((request.sent, request.answer.as_ref().err()?)));

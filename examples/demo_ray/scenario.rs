@@ -1,5 +1,5 @@
-//! The scenario: a service that uses all of its queue's quota is upgraded incrementally. The upgrade waits for
-//! quota, and completes once it is raised.
+//! The scenario: a service that uses all of its queue's quota is upgraded incrementally. The
+//! upgrade waits for quota, and completes once it is raised.
 
 use std::time::Duration;
 
@@ -68,8 +68,8 @@ pub async fn serves(env: &TestEnv, screen: &Screen) {
     .await;
 }
 
-/// Runs the upgrade under load. Returns the load time at which the gateway had switched to the new version, which
-/// lags behind the HTTPRoute.
+/// Runs the upgrade under load. Returns the load time at which the gateway had switched to the new
+/// version, which lags behind the HTTPRoute.
 pub async fn is_upgraded(env: &TestEnv, traefik: &Traefik, load: &Load, screen: &Screen) -> Duration {
     screen.title(&format!("2. {RATE} requests per second"));
     sleep(BEFORE).await;
@@ -114,8 +114,8 @@ fn is_ready(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Returns the service with this version of its application. Its head runs no Serve replica, as recommended for
-/// production; each worker has the core that a replica of both deployments needs.
+/// Returns the service with this version of its application. Its head runs no Serve replica, as
+/// recommended for production; each worker has the core that a replica of both deployments needs.
 fn service(version: &str) -> Value {
     let mut service = service_in_steps(STEPS);
     let spec = &mut service["spec"];

@@ -16,8 +16,8 @@ pub use view::Moment;
 pub struct Screen(RefCell<Kind>);
 
 enum Kind {
-    /// Lines only, for a file, a pipe, or a terminal that does not report its cursor. Holds the number of
-    /// seconds summarized so far.
+    /// Lines only, for a file, a pipe, or a terminal that does not report its cursor. Holds the
+    /// number of seconds summarized so far.
     Lines(usize),
     Terminal(Terminal<CrosstermBackend<Stdout>>),
 }

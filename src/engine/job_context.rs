@@ -80,13 +80,13 @@ impl Engine {
         let service = self.cluster_state.ray_services.get(key)?;
         let uid = service.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
-        let molds = KnownTemplates::from_workloads(workloads.iter().copied());
+        let templates = KnownTemplates::from_workloads(workloads.iter().copied());
         let children = self.cluster_state.ray_clusters.by_index(&owner_key(&uid));
-        let children = children.map(|child| self.ray_cluster_job(child, &molds)).collect();
+        let children = children.map(|child| self.ray_cluster_job(child, &templates)).collect();
         Some(see(JobContext {
             job: &RayServiceAdapter { service, clusters: children, serving_clusters: self.serving_clusters(service) },
             managed: self.managed_service(service),
-            orphaned_members: self.orphaned_members(&key.namespace, &workloads, &molds),
+            orphaned_members: self.orphaned_members(&key.namespace, &workloads, &templates),
             workloads,
             pod_priority_class: priorities::pod_priority_class(&service.spec.ray_cluster_config),
             creates_pods: self.components.ray_operator,
@@ -96,11 +96,11 @@ impl Engine {
     fn with_ray_cluster<T>(&self, key: &ObjectKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
         let cluster = self.cluster_state.ray_clusters.get(key).filter(|cluster| is_standalone(cluster))?;
         let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
-        let molds = KnownTemplates::from_workloads(workloads.iter().copied());
+        let templates = KnownTemplates::from_workloads(workloads.iter().copied());
         Some(see(JobContext {
-            job: &self.ray_cluster_job(cluster, &molds),
+            job: &self.ray_cluster_job(cluster, &templates),
             managed: self.managed_cluster(cluster),
-            orphaned_members: self.orphaned_members(&key.namespace, &workloads, &molds),
+            orphaned_members: self.orphaned_members(&key.namespace, &workloads, &templates),
             workloads,
             pod_priority_class: priorities::pod_priority_class(&cluster.spec),
             creates_pods: self.components.ray_operator,
@@ -111,14 +111,14 @@ impl Engine {
         let job = self.cluster_state.ray_jobs.get(key).filter(|job| !job.spec.uses_existing_cluster())?;
         let uid = job.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
-        let molds = KnownTemplates::from_workloads(workloads.iter().copied());
+        let templates = KnownTemplates::from_workloads(workloads.iter().copied());
         let groups = self.spec_cache.ray_job_requirements(key)?.groups(
             job,
             self.groups_of_ray_job_cluster(&uid),
             self.submitter_job(&uid),
         );
         Some(see(JobContext {
-            job: &RayJobAdapter::new(job, groups, self.pods_of_ray_job(&uid), &molds),
+            job: &RayJobAdapter::new(job, groups, self.pods_of_ray_job(&uid), &templates),
             managed: self.managed_ray_job(job),
             // `pods_of_ray_job` includes the pods of deleted clusters.
             orphaned_members: Vec::new(),
@@ -132,8 +132,8 @@ impl Engine {
         let job = self.cluster_state.batch_jobs.get(key)?;
         let uid = job.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
-        let molds = KnownTemplates::from_workloads(workloads.iter().copied());
-        let queued = BatchJobAdapter::new(job, self.observed_and_expected_pods(&uid), &molds);
+        let templates = KnownTemplates::from_workloads(workloads.iter().copied());
+        let queued = BatchJobAdapter::new(job, self.observed_and_expected_pods(&uid), &templates);
         let queued = match self.submitter_of(job) {
             SubmitterOf::Nothing => queued,
             SubmitterOf::ExistingCluster(ray_job) => queued.inherit_queue_labels(&ray_job.metadata),
@@ -181,16 +181,20 @@ impl Engine {
         self.cluster_state.workloads.by_index(&owner_key(job)).map(AsRef::as_ref).collect()
     }
 
-    fn ray_cluster_job<'a>(&'a self, cluster: &'a RayCluster, molds: &'a KnownTemplates<'a>) -> RayClusterAdapter<'a> {
+    fn ray_cluster_job<'a>(
+        &'a self,
+        cluster: &'a RayCluster,
+        templates: &'a KnownTemplates<'a>,
+    ) -> RayClusterAdapter<'a> {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
-        let footing = self.recreate_state(cluster);
+        let state = self.recreate_state(cluster);
         RayClusterAdapter {
             cluster,
             pods: self.observed_and_expected_pods(uid),
-            groups: self.desired_groups(cluster, &footing),
-            known_templates: molds,
-            member_uid: revision::member_uid(uid, &footing.desired_revision),
-            recreation: self.recreation(cluster, &footing),
+            groups: self.desired_groups(cluster, &state),
+            known_templates: templates,
+            member_uid: revision::member_uid(uid, &state.desired_revision),
+            recreation: self.recreation(cluster, &state),
         }
     }
 
@@ -208,17 +212,22 @@ impl Engine {
     }
 
     /// Returns the deleted clusters that still have pods covered by a slice.
-    fn orphaned_members(&self, namespace: &str, workloads: &[&Workload], molds: &KnownTemplates<'_>) -> Vec<Member> {
+    fn orphaned_members(
+        &self,
+        namespace: &str,
+        workloads: &[&Workload],
+        templates: &KnownTemplates<'_>,
+    ) -> Vec<Member> {
         let records = workloads.iter().filter_map(|workload| SliceRecord::from_workload(workload));
         let members = records.flat_map(|record| record.members);
         let clusters: BTreeSet<PodOwnerId> = members.map(|member| cluster_id(namespace, &member)).collect();
         let gone = clusters.into_iter().filter(|cluster| existing_cluster(&self.cluster_state, cluster).is_none());
-        let left = gone.flat_map(|cluster| self.orphaned_members_of(&cluster, molds));
+        let left = gone.flat_map(|cluster| self.orphaned_members_of(&cluster, templates));
         left.filter(|member| !member.live_pods.is_empty()).collect()
     }
 
     /// Returns the remaining pods of a deleted cluster as one member per revision.
-    fn orphaned_members_of(&self, cluster: &PodOwnerId, molds: &KnownTemplates<'_>) -> Vec<Member> {
+    fn orphaned_members_of(&self, cluster: &PodOwnerId, templates: &KnownTemplates<'_>) -> Vec<Member> {
         let mut by_share: BTreeMap<String, MemberPods<'_>> = BTreeMap::new();
         let pods = self.observed_and_expected_pods(&cluster.uid);
         for pod in pods.observed {
@@ -227,7 +236,7 @@ impl Engine {
         for pod in pods.expected {
             by_share.entry(member_uid_of_pod(&cluster.uid, pod)).or_default().expected.push(pod);
         }
-        by_share.iter().map(|(share, pods)| orphaned_member(&cluster.key.name, share, pods, molds)).collect()
+        by_share.iter().map(|(share, pods)| orphaned_member(&cluster.key.name, share, pods, templates)).collect()
     }
 }
 

@@ -243,20 +243,20 @@ impl Engine {
             // a started cluster would never join that queue.
             return Plan::default();
         }
-        let footing = self.recreate_state(cluster);
+        let state = self.recreate_state(cluster);
         // Under an invalid spec, running pods are reconciled by the last valid revision.
         let last_valid = || {
             self.revision_history(cluster)
-                .effective_cluster(cluster, footing.current_revision())
+                .effective_cluster(cluster, state.current_revision())
                 .filter(|_| makeup.pod_groups.is_err())
         };
-        let mut plan = match footing.effective_cluster().cloned().or_else(last_valid) {
+        let mut plan = match state.effective_cluster().cloned().or_else(last_valid) {
             Some(earlier) => {
                 let as_earlier = ClusterSpecInfo::from_cluster(&earlier, self.components.ray_operator);
                 let rejected = makeup.pod_groups.as_ref().err().map(Vec::as_slice).unwrap_or_default();
-                self.plan_pods(&earlier, &as_earlier, rejected, &footing, now)
+                self.plan_pods(&earlier, &as_earlier, rejected, &state, now)
             }
-            None => self.plan_pods(cluster, makeup, &[], &footing, now),
+            None => self.plan_pods(cluster, makeup, &[], &state, now),
         };
         let is_ours = is_standalone(cluster) && !is_managed_elsewhere(cluster.spec.managed_by.as_deref());
         if is_ours && makeup.pod_groups.is_ok() && cluster.metadata.deletion_timestamp.is_none() {
@@ -275,19 +275,19 @@ impl Engine {
         cluster: &RayCluster,
         makeup: &ClusterSpecInfo,
         rejected: &[FieldError],
-        footing: &RecreateState,
+        state: &RecreateState,
         now: Timestamp,
     ) -> Plan {
         let uid = cluster.uid().unwrap_or_default();
         let namespace = cluster.namespace().unwrap_or_default();
         let ClusterGrant { grant, pod_set_infos: marks, covering_slice: payer } =
-            self.cluster_grant(cluster, &makeup.quota_groups, footing);
+            self.cluster_grant(cluster, &makeup.quota_groups, state);
         raycluster::plan(&raycluster::ClusterContext {
             cluster,
             groups: &makeup.pod_groups,
             rejected_spec_errors: rejected,
-            pod_policy: footing.pod_policy(),
-            revision: footing.current_revision().clone(),
+            pod_policy: state.pod_policy(),
+            revision: state.current_revision().clone(),
             pods: self.pods_of_cluster(cluster),
             expected_pods: self.pod_expectations.expected(&uid),
             replica_failure: self.pod_write_failures.reported_failure(&ObjectKey::of(cluster)),
@@ -386,7 +386,7 @@ impl Engine {
         &self,
         cluster: &RayCluster,
         wanted: &Arc<PodGroupDemands>,
-        footing: &RecreateState,
+        state: &RecreateState,
     ) -> ClusterGrant {
         let (job_uid, managed) = self.owning_job(cluster);
         if managed == ManagementState::Unmanaged {
@@ -394,8 +394,7 @@ impl Engine {
         }
         let slices = slices::slices_of(self.workloads_of(&job_uid.unwrap_or_default()));
         let slice = slices::covering(&slices);
-        let share =
-            revision::member_uid(cluster.metadata.uid.as_deref().unwrap_or_default(), footing.current_revision());
+        let share = revision::member_uid(cluster.metadata.uid.as_deref().unwrap_or_default(), state.current_revision());
         let member = cluster_member(cluster, share, &MemberPods::default(), wanted.clone(), &KnownTemplates::default());
         let earlier = slice.map(|slice| slice.outdated_pods(&member)).unwrap_or_default();
         let marks = member.groups.iter().flatten().map(|group| {

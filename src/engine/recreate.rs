@@ -132,8 +132,8 @@ impl Engine {
     }
 
     /// Returns the quota demand of the old revision; `None` if all pods have the desired revision.
-    pub(super) fn recreation(&self, cluster: &RayCluster, footing: &RecreateState) -> Option<Recreation> {
-        let old = footing.old_revision.as_ref()?;
+    pub(super) fn recreation(&self, cluster: &RayCluster, state: &RecreateState) -> Option<Recreation> {
+        let old = state.old_revision.as_ref()?;
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         Some(Recreation {
             groups: self.old_revision_groups(old),
@@ -143,8 +143,8 @@ impl Engine {
     }
 
     /// Returns the pod groups of the desired revision.
-    pub(super) fn desired_groups(&self, cluster: &RayCluster, footing: &RecreateState) -> Arc<PodGroupDemands> {
-        match &footing.desired_cluster {
+    pub(super) fn desired_groups(&self, cluster: &RayCluster, state: &RecreateState) -> Arc<PodGroupDemands> {
+        match &state.desired_cluster {
             Some(earlier) => ClusterSpecInfo::from_cluster(earlier, self.components.ray_operator).quota_groups,
             None => self.spec_groups(cluster),
         }

@@ -50,8 +50,8 @@ pub(super) fn remediations(waiting: &PendingCause, cluster_queue: &str) -> Vec<R
             Remediation::new(format!("Workload {head}, which is ahead in the queue, is admitted or deleted")),
             Remediation::new(format!("spec.queueingStrategy of ClusterQueue {cluster_queue} is BestEffortFIFO")),
         ],
-        PendingCause::PreemptionInProgress { evicting: going, more_evicting: more } => {
-            let names: Vec<String> = going.iter().map(ToString::to_string).collect();
+        PendingCause::PreemptionInProgress { evicting, more_evicting: more } => {
+            let names: Vec<String> = evicting.iter().map(ToString::to_string).collect();
             let others = if *more > 0 { format!(" and {more} more") } else { String::new() };
             vec![Remediation::new(format!("the pods of {}{others} have terminated", names.join(", ")))]
         }
@@ -115,13 +115,13 @@ pub(super) fn describe_binding(binding: &BindingLimit, cluster_queue: &str) -> S
 /// for quota.
 pub(super) fn sufficient_quota(waiting: &PendingCause) -> Vec<(String, String, Amount)> {
     let PendingCause::Quota(obstacles) = waiting else { return Vec::new() };
-    let lacks = largest_shortfalls(obstacles).unwrap_or_default().into_iter();
-    lacks.map(|lack| (lack.flavor.clone(), lack.resource.clone(), lack.nominal.plus(lack.missing_now))).collect()
+    let deficits = largest_shortfalls(obstacles).unwrap_or_default().into_iter();
+    deficits.map(|lack| (lack.flavor.clone(), lack.resource.clone(), lack.nominal.plus(lack.missing_now))).collect()
 }
 
 fn quota_remediations(obstacles: &[FlavorRejection], cluster_queue: &str) -> Vec<Remediation> {
     match largest_shortfalls(obstacles) {
-        Ok(lacks) => release_or_raise_quota(lacks, obstacles, cluster_queue),
+        Ok(deficits) => release_or_raise_quota(deficits, obstacles, cluster_queue),
         Err((pod_set, problems)) => {
             vec![Remediation::new(format!(
                 "ClusterQueue {cluster_queue} has a flavor that matches pod set {pod_set}: {problems}"
@@ -140,7 +140,7 @@ fn largest_shortfalls(obstacles: &[FlavorRejection]) -> Result<Vec<&Shortfall>, 
     for obstacle in obstacles {
         by_pod_set.entry(obstacle.pod_set()).or_default().push(obstacle);
     }
-    let mut lacks: BTreeMap<(&str, &str), &Shortfall> = BTreeMap::new();
+    let mut deficits: BTreeMap<(&str, &str), &Shortfall> = BTreeMap::new();
     for (pod_set, obstacles) in &by_pod_set {
         let Some(shortfalls) = first_flavor_shortfalls(obstacles) else {
             let problems: Vec<String> = obstacles.iter().map(ToString::to_string).collect();
@@ -149,13 +149,13 @@ fn largest_shortfalls(obstacles: &[FlavorRejection]) -> Result<Vec<&Shortfall>, 
         for shortfall in shortfalls {
             // The shortfall of a pod set includes the requests of earlier pod sets, so the largest
             // counts.
-            let largest = lacks.entry((&shortfall.flavor, &shortfall.resource)).or_insert(shortfall);
+            let largest = deficits.entry((&shortfall.flavor, &shortfall.resource)).or_insert(shortfall);
             if largest.missing_now < shortfall.missing_now {
                 *largest = shortfall;
             }
         }
     }
-    Ok(lacks.into_values().collect())
+    Ok(deficits.into_values().collect())
 }
 
 /// Returns the shortfalls in the first flavor in which only quota is missing; None if there is
@@ -171,13 +171,13 @@ fn first_flavor_shortfalls<'a>(obstacles: &[&'a FlavorRejection]) -> Option<Vec<
 }
 
 fn release_or_raise_quota(
-    lacks: Vec<&Shortfall>,
+    deficits: Vec<&Shortfall>,
     obstacles: &[FlavorRejection],
     cluster_queue: &str,
 ) -> Vec<Remediation> {
     let show = |lack: &Shortfall, amount: Amount| amount.display(&lack.resource).to_string();
     let each = |describe: &dyn Fn(&Shortfall) -> String| {
-        lacks.iter().map(|lack| describe(lack)).collect::<Vec<_>>().join(", and ")
+        deficits.iter().map(|lack| describe(lack)).collect::<Vec<_>>().join(", and ")
     };
     let mut remedies = Vec::new();
     if obstacles.iter().all(|obstacle| !matches!(obstacle, FlavorRejection::ExceedsMaximum(_))) {
@@ -187,7 +187,7 @@ fn release_or_raise_quota(
         });
         remedies.push(Remediation::new(freed));
     }
-    let changes: Vec<QuotaChange> = lacks
+    let changes: Vec<QuotaChange> = deficits
         .iter()
         .map(|lack| QuotaChange {
             cluster_queue: cluster_queue.to_owned(),

@@ -56,24 +56,24 @@ fn assess_together(
         record.clone(),
         held,
     );
-    let prospects = request.view.scheduler.feasibility_checker(&probe)?;
+    let checker = request.view.scheduler.feasibility_checker(&probe)?;
     let both = pod_counts(&record, |_, _, count| count);
     let pair = UpgradePair::new(serving, next);
-    let lacks = match prospects.check(&both) {
+    let deficits = match checker.check(&both) {
         Feasibility::Fits => return Some(UpgradeFeasibility::Fits(pair)),
         Feasibility::NoMatchingFlavor(obstacles) => return Some(UpgradeFeasibility::NoMatchingFlavor(pair, obstacles)),
-        Feasibility::ExceedsQuota(lacks) => lacks,
+        Feasibility::ExceedsQuota(deficits) => deficits,
     };
     let only_next = pod_counts(&record, |uid, _, count| if uid == next.uid { count } else { 0 });
-    let alone = prospects.check(&only_next) == Feasibility::Fits;
+    let alone = checker.check(&only_next) == Feasibility::Fits;
     let chosen = ExceedsQuotaPolicy::from_annotations(request.view.job.meta());
     if alone && chosen == Ok(ExceedsQuotaPolicy::Recreate) {
-        return Some(UpgradeFeasibility::RecreateInstead(pair, lacks));
+        return Some(UpgradeFeasibility::RecreateInstead(pair, deficits));
     }
-    let surge = largest_surge(&prospects, &record, next);
+    let surge = largest_surge(&checker, &record, next);
     Some(UpgradeFeasibility::ExceedsQuota(
         pair,
-        lacks,
+        deficits,
         Alternatives { fits_alone: alone, max_surge_percent: surge, invalid_annotation: chosen.err() },
     ))
 }
@@ -117,12 +117,12 @@ fn pod_counts(record: &SliceRecord, count: impl Fn(&str, &str, u32) -> u32) -> P
 
 /// Returns the largest surge, in percent, with which an upgrade fits together with the active
 /// member; 0 if none fits. The head and the minimum replicas of each group start with any surge.
-fn largest_surge(prospects: &FeasibilityChecker<'_>, record: &SliceRecord, next: &Member) -> u32 {
+fn largest_surge(checker: &FeasibilityChecker<'_>, record: &SliceRecord, next: &Member) -> u32 {
     let fits = |percent: u32| {
         let surge = |uid: &str, group: &str, count| {
             if uid == next.uid { pods_at_percent(next, group, count, percent) } else { count }
         };
-        prospects.check(&pod_counts(record, surge)) == Feasibility::Fits
+        checker.check(&pod_counts(record, surge)) == Feasibility::Fits
     };
     // Binary search: the demand grows with the percentage.
     let (mut low, mut high) = (0, 99);

@@ -50,10 +50,10 @@ pub struct BatchJobAdapter<'a> {
 impl<'a> BatchJobAdapter<'a> {
     /// Creates the adapter of a Job with these pods and the templates that older pods may come
     /// from.
-    pub fn new(job: &'a BatchJob, pods: MemberPods<'a>, molds: &'a KnownTemplates<'a>) -> Self {
+    pub fn new(job: &'a BatchJob, pods: MemberPods<'a>, templates: &'a KnownTemplates<'a>) -> Self {
         let shown = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let conditions = shown.map(|shown| to_condition(shown, job.metadata.generation)).collect();
-        Self { job, meta: Cow::Borrowed(&job.metadata), pods, known_templates: molds, conditions }
+        Self { job, meta: Cow::Borrowed(&job.metadata), pods, known_templates: templates, conditions }
     }
 
     /// Inherits the queueing labels of `other` that the Job does not have.

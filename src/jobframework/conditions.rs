@@ -33,11 +33,11 @@ pub(super) fn plan(
     view: &ReconcileContext<'_>,
     slices: &[Slice<'_>],
     members: &[Member],
-    outlook: &UpgradeFeasibility,
+    feasibility: &UpgradeFeasibility,
     plan: &mut Plan,
 ) {
     if !is_terminating(view) {
-        write_conditions(view, slices, admitted_condition(view, slices, members), outlook, &[], plan);
+        write_conditions(view, slices, admitted_condition(view, slices, members), feasibility, &[], plan);
     }
 }
 
@@ -189,12 +189,12 @@ fn write_conditions(
     view: &ReconcileContext<'_>,
     slices: &[Slice<'_>],
     admitted: Option<ConditionContent>,
-    outlook: &UpgradeFeasibility,
+    feasibility: &UpgradeFeasibility,
     gone: &[&str],
     plan: &mut Plan,
 ) {
     let shown = view.job.conditions();
-    let (reserved, upgrade) = (quota_reserved_condition(slices), outlook.condition());
+    let (reserved, upgrade) = (quota_reserved_condition(slices), feasibility.condition());
     let mut notes = Vec::new();
     if let Some(says) = admitted.as_ref().filter(|says| !is_current(shown, &says.condition(ADMITTED, view))) {
         let is_expected = says.status || says.reason == REASON_SUSPENDED;
@@ -202,7 +202,7 @@ fn write_conditions(
     }
     // An upgrade that proceeds as usual emits no Event.
     let is_news = |says: &&ConditionContent| {
-        outlook.needs_attention() && !is_current(shown, &says.condition(UPGRADE_ADMISSIBLE, view))
+        feasibility.needs_attention() && !is_current(shown, &says.condition(UPGRADE_ADMISSIBLE, view))
     };
     if let Some(says) = upgrade.as_ref().filter(is_news) {
         notes.push(EventRecord { warning: true, ..view.job.event(&says.reason, &says.message) });
@@ -212,7 +212,7 @@ fn write_conditions(
         wanted.push(reserved.condition(QUOTA_RESERVED, view));
     }
     wanted.extend(upgrade.iter().map(|says| says.condition(UPGRADE_ADMISSIBLE, view)));
-    let removed: &[&str] = if *outlook == UpgradeFeasibility::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
+    let removed: &[&str] = if *feasibility == UpgradeFeasibility::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
     if let Some(write) = view.job.set_conditions(wanted, &[removed, gone].concat()) {
         plan.write(write);
         plan.events.extend(notes);

@@ -74,7 +74,7 @@ pub fn plan(view: &ReconcileContext<'_>) -> Plan {
     release_evicted(view, &slices, &members, &mut plan);
     readiness::plan(view, &slices, &members, &mut plan);
     match outcome {
-        Ok(outlook) => conditions::plan(view, &slices, &members, &outlook, &mut plan),
+        Ok(feasibility) => conditions::plan(view, &slices, &members, &feasibility, &mut plan),
         Err(problem) => conditions::misconfigured(view, &slices, &problem, &mut plan),
     }
     plan
@@ -92,13 +92,13 @@ fn plan_slices(
 ) -> Result<UpgradeFeasibility, String> {
     // Displaced members request nothing: the quota belongs to their replacement already.
     let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::SlicePhase::Finished).collect();
-    let aside = replacement::displaced_members(slices::covering(slices), view, members);
-    let stays = |member: &&Member| aside.iter().all(|displaced| displaced.uid != member.uid);
+    let displaced = replacement::displaced_members(slices::covering(slices), view, members);
+    let stays = |member: &&Member| displaced.iter().all(|displaced| displaced.uid != member.uid);
     let staying = view.orphaned_members.iter().chain(members).filter(stays);
     let together = pod_sets::desired_pod_sets(staying.clone(), &living, None)?;
     let wanted =
         &match FlavorSplit::detect(view, slices, members).filter(|_| !slices::is_covered(&together.record, slices)) {
-            Some(apart) => pod_sets::desired_pod_sets(staying, &living, Some(&apart))?,
+            Some(split) => pod_sets::desired_pod_sets(staying, &living, Some(&split))?,
             None => together,
         };
     let (priority, time_limit) = (&view.priority.clone()?, max_execution_seconds(view.job)?);
@@ -108,7 +108,7 @@ fn plan_slices(
         demand: wanted,
         priority,
         max_execution_seconds: time_limit,
-        displaced: &aside,
+        displaced: &displaced,
         feasibility: UpgradeFeasibility::Unknown,
     };
     let request = QuotaRequest { feasibility: assess_upgrade::assess(&request, slices), ..request };

@@ -47,9 +47,9 @@ pub fn build_member(
     who: MemberIdentity,
     pods: &MemberPods<'_>,
     groups: Arc<PodGroupDemands>,
-    molds: &KnownTemplates<'_>,
+    templates: &KnownTemplates<'_>,
 ) -> Member {
-    let mut census = PodClassifier::new(&groups, molds);
+    let mut census = PodClassifier::new(&groups, templates);
     let live_pods = census.count(pods.live());
     let gated = pods.observed.iter().filter(|pod| can_be_ungated(pod)).map(|pod| gated_pod(pod, &mut census)).collect();
     let strangers = census.unknown_kinds;
@@ -70,9 +70,9 @@ pub fn build_member(
 
 /// Builds a member whose object is deleted from its remaining pods. None of them is ungated or
 /// counts as ready.
-pub fn orphaned_member(name: &str, uid: &str, pods: &MemberPods<'_>, molds: &KnownTemplates<'_>) -> Member {
+pub fn orphaned_member(name: &str, uid: &str, pods: &MemberPods<'_>, templates: &KnownTemplates<'_>) -> Member {
     let identity = MemberIdentity { name: name.to_owned(), uid: uid.to_owned(), is_open: false, is_terminating: true };
-    let left = build_member(identity, pods, Arc::new(Ok(Vec::new())), molds);
+    let left = build_member(identity, pods, Arc::new(Ok(Vec::new())), templates);
     Member { gated_pods: Vec::new(), ready_pods: BTreeMap::new(), ..left }
 }
 

@@ -69,8 +69,8 @@ pub(super) struct PodClassifier<'a> {
 
 impl<'a> PodClassifier<'a> {
     /// Creates a classifier for the pods of a member with these groups.
-    pub(super) fn new(groups: &'a PodGroupDemands, molds: &'a KnownTemplates<'a>) -> Self {
-        Self { groups, known_templates: molds, unknown_kinds: BTreeMap::new() }
+    pub(super) fn new(groups: &'a PodGroupDemands, templates: &'a KnownTemplates<'a>) -> Self {
+        Self { groups, known_templates: templates, unknown_kinds: BTreeMap::new() }
     }
 
     /// Counts pods by kind.
@@ -309,8 +309,8 @@ mod tests {
     #[case::of_no_template(admitted(4), None)]
     fn pod_of_another_operator_is_classified_by_its_closest_template(#[case] made: Value, #[case] gpus: Option<u32>) {
         let (groups, before) = (groups(&worker(2)), slice(&worker(1)));
-        let molds = KnownTemplates::from_workloads([&before]);
-        let mut census = PodClassifier::new(&groups, &molds);
+        let templates = KnownTemplates::from_workloads([&before]);
+        let mut census = PodClassifier::new(&groups, &templates);
 
         let kind = census.classify(&pod(&made, None));
 
@@ -332,17 +332,17 @@ mod tests {
         let mut made = admitted(1);
         made["containers"].as_array_mut().expect("containers").push(sidecar);
         let (groups, slice) = (groups(&worker(1)), slice(&before));
-        let molds = KnownTemplates::from_workloads([&slice]);
+        let templates = KnownTemplates::from_workloads([&slice]);
 
-        assert_eq!(PodClassifier::new(&groups, &molds).classify(&pod(&made, None)).shape, shape(&before));
-        assert_eq!(PodClassifier::new(&groups, &molds).classify(&pod(&admitted(1), None)).shape, shape(&worker(1)));
+        assert_eq!(PodClassifier::new(&groups, &templates).classify(&pod(&made, None)).shape, shape(&before));
+        assert_eq!(PodClassifier::new(&groups, &templates).classify(&pod(&admitted(1), None)).shape, shape(&worker(1)));
     }
 
     #[test]
     fn shape_label_of_a_pod_takes_precedence_over_the_current_template() {
         let groups = groups(&worker(2));
-        let molds = KnownTemplates::default();
-        let mut census = PodClassifier::new(&groups, &molds);
+        let templates = KnownTemplates::default();
+        let mut census = PodClassifier::new(&groups, &templates);
 
         let counts = census.count([&pod(&admitted(1), Some("before")), &pod(&admitted(2), Some(&shape(&worker(2))))]);
 

@@ -57,14 +57,14 @@ impl PodSetTemplate {
 
 /// Derives the PodSets of a job from its `members`: orphaned members first, then the others, oldest
 /// first. `slices` are the unfinished slices, oldest first: a PodSet keeps the name that it has
-/// there, except for the pods that `apart` splits off.
+/// there, except for the pods that `split` splits off.
 ///
 /// # Errors
 /// Returns a message with the field and its value if the spec of a member is invalid.
 pub(super) fn desired_pod_sets<'m>(
     members: impl IntoIterator<Item = &'m Member>,
     slices: &[&Slice<'_>],
-    apart: Option<&FlavorSplit<'_>>,
+    split: Option<&FlavorSplit<'_>>,
 ) -> Result<DesiredPodSets, String> {
     let mut names = PodSetNames::new(slices);
     let mut wanted = DesiredPodSets::default();
@@ -73,7 +73,7 @@ pub(super) fn desired_pod_sets<'m>(
         let pods = pods_needed(member, groups).into_iter().map(|(kind, count)| {
             let group = groups.iter().find(|group| group.name == kind.group);
             let plain = group.map_or_else(|| pod_set_name(&kind.group), |group| group.pod_set.clone());
-            let pod_set = names.name_for(&member.uid, &kind, &plain, apart);
+            let pod_set = names.name_for(&member.uid, &kind, &plain, split);
             let min_count = group.and_then(|group| group.min_count);
             wanted.min_counts.extend(min_count.map(|min_count| (pod_set.clone(), min_count)));
             let present = group.filter(|group| group.shape == kind.shape).map(|group| &group.template);
@@ -200,13 +200,13 @@ impl PodSetNames {
 
     /// Returns the PodSet name for pods of `kind` in `member`, which is `plain` if that is not in
     /// use.
-    fn name_for(&mut self, member: &str, kind: &PodKind, plain: &str, apart: Option<&FlavorSplit<'_>>) -> String {
+    fn name_for(&mut self, member: &str, kind: &PodKind, plain: &str, split: Option<&FlavorSplit<'_>>) -> String {
         let own = self.by_member.get(&(member.to_owned(), kind.clone()));
         let name = own.or(self.latest_by_kind.get(kind)).cloned().unwrap_or_else(|| match self.used.contains(plain) {
             true => with_suffix(plain, &kind.shape),
             false => plain.to_owned(),
         });
-        let moved = apart.filter(|apart| apart.splits(member, &name)).map(|apart| with_suffix(plain, &apart.suffix()));
+        let moved = split.filter(|split| split.splits(member, &name)).map(|split| with_suffix(plain, &split.suffix()));
         let is_free = |name: &String| !self.used.contains(name) || self.latest_by_kind.get(kind) == Some(name);
         let name = moved.filter(is_free).unwrap_or(name);
         self.reserve(kind, &name);

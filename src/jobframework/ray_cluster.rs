@@ -118,7 +118,7 @@ pub fn cluster_member(
     share: String,
     pods: &MemberPods<'_>,
     groups: Arc<PodGroupDemands>,
-    molds: &KnownTemplates<'_>,
+    templates: &KnownTemplates<'_>,
 ) -> Member {
     let identity = MemberIdentity {
         name: cluster.name_any(),
@@ -126,7 +126,7 @@ pub fn cluster_member(
         is_open: cluster.spec.suspend != Some(true),
         is_terminating: cluster.metadata.deletion_timestamp.is_some(),
     };
-    members::build_member(identity, pods, groups, molds)
+    members::build_member(identity, pods, groups, templates)
 }
 
 /// Converts the pod groups of a cluster, or the errors in its spec.

@@ -68,14 +68,14 @@ impl<'a> RayJobAdapter<'a> {
         job: &'a RayJob,
         groups: Arc<PodGroupDemands>,
         pods: MemberPods<'a>,
-        molds: &'a KnownTemplates<'a>,
+        templates: &'a KnownTemplates<'a>,
     ) -> Self {
         let shown = job.annotations().get(CONDITIONS_ANNOTATION);
         // An unparsable annotation is overwritten.
         let conditions: Vec<AnnotationCondition> =
             shown.and_then(|text| serde_saphyr::from_str(text).ok()).unwrap_or_default();
         let conditions = conditions.into_iter().map(Condition::from).collect();
-        Self { job, groups, pods, known_templates: molds, conditions }
+        Self { job, groups, pods, known_templates: templates, conditions }
     }
 }
 
@@ -410,9 +410,9 @@ mod tests {
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }))
         .expect("a condition");
-        let molds = KnownTemplates::default();
+        let templates = KnownTemplates::default();
         let shown = |job: &RayJob| {
-            let queued = RayJobAdapter::new(job, Arc::new(Ok(Vec::new())), MemberPods::default(), &molds);
+            let queued = RayJobAdapter::new(job, Arc::new(Ok(Vec::new())), MemberPods::default(), &templates);
             (queued.conditions().to_vec(), queued.set_conditions(vec![condition.clone()], &[]))
         };
         let (before, write) = shown(&job);

@@ -117,22 +117,22 @@ impl UpgradeFeasibility {
                     format!("{} can't be admitted together: {}", pair.describe_both(), describe_rejections(obstacles));
                 Some(ConditionContent::new(false, REASON_NO_MATCHING_FLAVOR, text))
             }
-            Self::RecreateInstead(pair, lacks) => {
+            Self::RecreateInstead(pair, deficits) => {
                 let (serving, next) = (&pair.active.name, &pair.pending);
                 let text = format!(
                     "{} never fit together ({}), and annotation {EXCEEDS_QUOTA_ANNOTATION} is Recreate: once there is quota for \
                      RayCluster {next} alone, RayCluster {serving} stops, and requests fail until {next} serves",
                     pair.describe_both(),
-                    describe_deficits(lacks)
+                    describe_deficits(deficits)
                 );
                 Some(ConditionContent::new(true, REASON_RECREATE, text))
             }
-            Self::ExceedsQuota(pair, lacks, ways) => {
+            Self::ExceedsQuota(pair, deficits, ways) => {
                 let text = format!(
                     "{} never fit together: {}. {}",
                     pair.describe_both(),
-                    describe_deficits(lacks),
-                    ways.describe(pair, lacks)
+                    describe_deficits(deficits),
+                    ways.describe(pair, deficits)
                 );
                 Some(ConditionContent::new(false, REASON_EXCEEDS, text))
             }
@@ -161,8 +161,8 @@ impl UpgradePair {
                 );
                 ConditionContent::new(true, REASON_RECREATE, text)
             }
-            Feasibility::ExceedsQuota(lacks) => {
-                let (lack, more) = (describe_deficits(lacks), quota_remedy(lacks));
+            Feasibility::ExceedsQuota(deficits) => {
+                let (lack, more) = (describe_deficits(deficits), quota_remedy(deficits));
                 let text = format!("The new spec of RayCluster {name} never fits: {lack}. To admit it, {more}");
                 ConditionContent::new(false, REASON_EXCEEDS, text)
             }
@@ -182,8 +182,8 @@ fn describe_rejections(obstacles: &[FlavorRejection]) -> String {
 
 impl Alternatives {
     /// Lists the remedies that make the upgrade fit.
-    fn describe(&self, pair: &UpgradePair, lacks: &[QuotaDeficit]) -> String {
-        let mut ways = vec![quota_remedy(lacks)];
+    fn describe(&self, pair: &UpgradePair, deficits: &[QuotaDeficit]) -> String {
+        let mut ways = vec![quota_remedy(deficits)];
         if self.fits_alone {
             ways.push(format!(
                 "set annotation {EXCEEDS_QUOTA_ANNOTATION}: Recreate, so that RayCluster {} stops before RayCluster {} starts",
@@ -203,8 +203,8 @@ impl Alternatives {
 }
 
 /// Describes the quota deficits, in numbers.
-fn describe_deficits(lacks: &[QuotaDeficit]) -> String {
-    let each = lacks.iter().map(|lack| {
+fn describe_deficits(deficits: &[QuotaDeficit]) -> String {
+    let each = deficits.iter().map(|lack| {
         let show = |amount: Amount| amount.display(&lack.resource).to_string();
         format!(
             "{} in flavor {}: {} needed, maximum capacity {}, {} short, limited by {}",
@@ -241,8 +241,8 @@ fn limiting_field(lack: &QuotaDeficit) -> (&'static str, String) {
 
 /// Describes the least quota that is enough. Raising the nominalQuota of the ClusterQueue always
 /// helps; raising the limiting field may.
-fn quota_remedy(lacks: &[QuotaDeficit]) -> String {
-    let each = lacks.iter().map(|lack| {
+fn quota_remedy(deficits: &[QuotaDeficit]) -> String {
+    let each = deficits.iter().map(|lack| {
         let show = |amount: Amount| amount.display(&lack.resource).to_string();
         let nominal = format!(
             "raise the nominalQuota of {} in flavor {} of ClusterQueue {} to at least {}",

@@ -220,11 +220,11 @@ impl Scheduler {
             QueueState::Admitted(admission) => {
                 let admitted = entry.admitted || slot.assumed_admission.is_some();
                 let charge = Arc::new(self.workload_usage(slot, admission));
-                let going = self.releasing_usage(slot, admission, &charge);
+                let releasing = self.releasing_usage(slot, admission, &charge);
                 let can_go = !slot.is_releasing() && slot.assumed_admission.is_none();
-                let kept = if going.is_empty() { charge.clone() } else { Arc::new(minus(&charge, &going)) };
+                let kept = if releasing.is_empty() { charge.clone() } else { Arc::new(minus(&charge, &releasing)) };
                 Accounting {
-                    releasing: going,
+                    releasing: releasing,
                     preemptible: if can_go { self.preemptible_amounts(id, slot, admission, kept) } else { Vec::new() },
                     cluster_queue: self.tree.known_cluster_queue(&admission.cluster_queue),
                     counts: WorkloadCounts { pending: 0, reserving: 1, admitted: i32::from(admitted) },

@@ -138,14 +138,14 @@ impl Scheduler {
         let promise = self.reservation_of(node, id).filter(|promise| promise.queue_position.is_some())?;
         let queues = self.tree.cluster_queues_below(self.tree.root(node)).into_iter();
         let states = queues.filter_map(|node| self.cluster_queue(node));
-        let going = states
+        let evicting = states
             .flat_map(|state| &state.ledger.releasing)
             .filter(|(_, charge)| charge.keys().any(|fr| promise.usage.contains_key(fr)));
-        let mut going: Vec<ObjectKey> = going.filter_map(|(id, _)| self.workload_key(*id)).collect();
-        going.sort();
-        let more = going.len().saturating_sub(MAX_NAMED);
-        going.truncate(MAX_NAMED);
-        Some(PendingCause::PreemptionInProgress { evicting: going, more_evicting: more })
+        let mut evicting: Vec<ObjectKey> = evicting.filter_map(|(id, _)| self.workload_key(*id)).collect();
+        evicting.sort();
+        let more = evicting.len().saturating_sub(MAX_NAMED);
+        evicting.truncate(MAX_NAMED);
+        Some(PendingCause::PreemptionInProgress { evicting: evicting, more_evicting: more })
     }
 
     fn reservation_of(&self, node: NodeId, id: WorkloadId) -> Option<&CapacityReservation> {

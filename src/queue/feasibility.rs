@@ -112,9 +112,9 @@ impl FeasibilityChecker<'_> {
         let mut search = MinimalDeficitSearch { checker: self, assigner: &attempt, combinations: 0, best: None };
         search.search(&slots, &mut FlavorResourceQuantities::new());
         match search.best.map(|best| best.deficits).unwrap_or_default() {
-            lacks if lacks.is_empty() => Feasibility::Fits,
-            lacks => {
-                Feasibility::ExceedsQuota(lacks.into_iter().map(|(fr, missing)| self.deficit(fr, missing)).collect())
+            deficits if deficits.is_empty() => Feasibility::Fits,
+            deficits => {
+                Feasibility::ExceedsQuota(deficits.into_iter().map(|(fr, missing)| self.deficit(fr, missing)).collect())
             }
         }
     }
@@ -169,18 +169,18 @@ struct DeficitOfChoice {
 
 impl MinimalDeficitSearch<'_> {
     fn search(&mut self, slots: &[SlotOfSet<'_>], taken: &mut FlavorResourceQuantities) {
-        let lacks: Vec<(FlavorResourceId, i128)> = taken
+        let deficits: Vec<(FlavorResourceId, i128)> = taken
             .iter()
             .map(|(fr, amount)| (*fr, amount - self.checker.potential_available(*fr)))
             .filter(|(_, missing)| *missing > 0)
             .collect();
-        let cost = (lacks.len(), lacks.iter().map(|(_, missing)| missing).sum());
+        let cost = (deficits.len(), deficits.iter().map(|(_, missing)| missing).sum());
         // Choosing further flavors never reduces the deficits, so the branch is pruned.
         if self.best.as_ref().is_some_and(|best| best.cost <= cost) {
             return;
         }
         let Some((slot, rest)) = slots.split_first() else {
-            self.best = Some(DeficitOfChoice { deficits: lacks, cost });
+            self.best = Some(DeficitOfChoice { deficits: deficits, cost });
             return;
         };
         for flavor in &slot.group.flavors {

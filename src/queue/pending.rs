@@ -233,7 +233,7 @@ impl fmt::Display for PendingCause {
             Self::BehindHead { head, cluster_queue } => {
                 write!(f, "ClusterQueue {cluster_queue} is StrictFIFO and {head}, ahead in the queue, does not fit yet")
             }
-            Self::PreemptionInProgress { evicting: going, more_evicting: more } => write_evicting(f, going, *more),
+            Self::PreemptionInProgress { evicting, more_evicting: more } => write_evicting(f, evicting, *more),
             Self::NextCycle => f.write_str("fits; will be admitted in the next scheduling cycle"),
             Self::WaitingForPodsReady(key) => {
                 write!(f, "waiting for admitted workload {key} to be in the PodsReady condition")
@@ -263,9 +263,9 @@ impl fmt::Display for PendingCause {
     }
 }
 
-fn write_evicting(f: &mut fmt::Formatter<'_>, going: &[ObjectKey], more: usize) -> fmt::Result {
+fn write_evicting(f: &mut fmt::Formatter<'_>, evicting: &[ObjectKey], more: usize) -> fmt::Result {
     f.write_str("quota is reserved; waiting for evicted workloads to release theirs: ")?;
-    for (index, key) in going.iter().enumerate() {
+    for (index, key) in evicting.iter().enumerate() {
         write!(f, "{}{key}", if index == 0 { "" } else { ", " })?;
     }
     if more > 0 {

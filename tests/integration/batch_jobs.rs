@@ -100,7 +100,8 @@ async fn resize(env: &TestEnv, nominal: &str) {
 
 #[tokio::test]
 async fn job_stays_within_its_quota_over_its_lifecycle() {
-    // Given too little quota, a Job is pending without a pod and reports why; only Sluice may start it;
+    // Given too little quota, a Job is pending without a pod and reports why; only Sluice may start
+    // it;
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let (_manager, _) = manager_that_is_called(&env, &[]).await;
@@ -160,7 +161,8 @@ async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_
     create(&env, &job("early", json!({"parallelism": 2}))).await;
     has_pods(&env, "early", 2, 0).await;
 
-    // when Sluice starts, then the Job is suspended until it is admitted, and then runs with covered pods.
+    // when Sluice starts, then the Job is suspended until it is admitted, and then runs with
+    // covered pods.
     let _manager = env.manager().await;
     queue(&env, "1").await;
     has_pods(&env, "early", 0, 0).await;

@@ -12,8 +12,8 @@ use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE};
 use sluice_testkit::quotas::{FLAVOR, flavor, local_queue};
 use sluice_testkit::{TestEnv, eventually, invariants};
 
-/// Configuration in which a GPU slice uses two credits, and CPU and memory are excluded. Leader election uses the
-/// namespace of the RBAC manifests.
+/// Configuration in which a GPU slice uses two credits, and CPU and memory are excluded. Leader
+/// election uses the namespace of the RBAC manifests.
 const FILE: &str = "
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
@@ -82,8 +82,8 @@ async fn gpu_slices_use_quota_as_configured() {
     assert!(warnings.iter().all(|line| line.contains("integrations.frameworks[1] (pod)")), "{warnings:?}");
 }
 
-/// Configuration in which jobs without a queue name are managed, except in the namespaces of Kubernetes and
-/// Sluice.
+/// Configuration in which jobs without a queue name are managed, except in the namespaces of
+/// Kubernetes and Sluice.
 const STRICT: &str = "
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration

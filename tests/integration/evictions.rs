@@ -1,5 +1,5 @@
-//! Jobs that are evicted and readmitted: a service preempted by another, and a cluster whose pods are not ready
-//! in time.
+//! Jobs that are evicted and readmitted: a service preempted by another, and a cluster whose pods
+//! are not ready in time.
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};

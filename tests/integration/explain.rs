@@ -95,7 +95,8 @@ async fn stage() -> (TestEnv, Manager) {
 async fn explain_remediation_unblocks_the_job() {
     let (env, _manager) = stage().await;
 
-    // Given a service that waits for another, then the explanation has the shortfall, its limit and the holders,
+    // Given a service that waits for another, then the explanation has the shortfall, its limit and
+    // the holders,
     let explanation = explained(&env, "rayservice/chat").await;
     let slice = waiting(&explanation).expect("a pending slice");
     let short = &slice["pending"]["shortfalls"][0];
@@ -151,7 +152,8 @@ spec: {clusterQueue: borrower}
 
 #[tokio::test]
 async fn explain_reports_quota_reserved_for_another_workload() {
-    // Given a StrictFIFO queue with half of its quota in use, whose next service requests all of it,
+    // Given a StrictFIFO queue with half of its quota in use, whose next service requests all of
+    // it,
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
@@ -177,7 +179,8 @@ async fn explain_reports_quota_reserved_for_another_workload() {
     env.apply(BORROWER).await.expect("a queue");
     env.apply(&named("small").replace("user-queue", "borrower")).await.expect("one that borrows");
 
-    // then it is pending, and the condition and both output formats name the workload that quota is reserved for.
+    // then it is pending, and the condition and both output formats name the workload that quota is
+    // reserved for.
     let explanation = eventually_or_tell("the explanation has the reservation", async || {
         let explanation = explained(&env, "rayservice/small").await;
         let reserved_for = waiting(&explanation).map(|slice| slice["pending"]["shortfalls"][0]["reservedFor"].clone());

@@ -108,7 +108,8 @@ async fn upgrade_uses_a_flavor_with_capacity_and_active_cluster_stays(#[case] op
     reserves(&stage, ["1", "0"]).await;
     let before = pools_of_all(&stage, &first).await;
 
-    // Given a service that uses all of one pool, when it is upgraded, then the new pods use the other,
+    // Given a service that uses all of one pool, when it is upgraded, then the new pods use the
+    // other,
     stage.env.put(service("2.53.0", &groups)).await;
     let second = stage.env.serves_from("2.53.0").await;
     assert_eq!(pools(&stage, &second).await, in_pools("b", "b"));

@@ -1,4 +1,5 @@
-//! The queue manager and the Ray operator run separately, each with another system in place of the other.
+//! The queue manager and the Ray operator run separately, each with another system in place of the
+//! other.
 
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
@@ -13,7 +14,8 @@ async fn ray_operator_alone_keeps_suspend_of_the_template() {
     let env = TestEnv::start().await;
     let _manager = env.manager_with(&["--queue-manager=false"]).await;
 
-    // Given a service whose template another queue manager suspends, its cluster is created suspended,
+    // Given a service whose template another queue manager suspends, its cluster is created
+    // suspended,
     let suspended = SERVICE_SAMPLE.replace("  rayClusterConfig:\n", "  rayClusterConfig:\n    suspend: true\n");
     env.apply(&suspended).await.expect("the service");
     let name = eventually("the cluster is there", async || {
@@ -23,7 +25,8 @@ async fn ray_operator_alone_keeps_suspend_of_the_template() {
     .await;
     assert_eq!(env.ray_clusters().get(&name).await.expect("the cluster").spec.suspend, Some(true));
 
-    // and when that queue manager unsuspends it, the cluster runs: Sluice does not suspend it again.
+    // and when that queue manager unsuspends it, the cluster runs: Sluice does not suspend it
+    // again.
     env.delete_gate_policy().await;
     let open = Patch::Merge(json!({"spec": {"suspend": false}}));
     eventually("the gate is opened", async || {

@@ -17,7 +17,8 @@ use sluice_testkit::{TestEnv, eventually_or_tell, invariants};
 
 const STEPS: Steps = Steps { surge: 50, step: 25 };
 
-/// Expected rollout positions: capacity and traffic of the active and of the pending cluster, in percent.
+/// Expected rollout positions: capacity and traffic of the active and of the pending cluster, in
+/// percent.
 const COURSE: [&str; 12] = [
     "- 100/0",
     "100/100 -",
@@ -93,7 +94,8 @@ fn most_reserved(history: &[Change]) -> String {
 
 #[tokio::test]
 async fn incremental_upgrade_takes_all_steps_within_its_surge() {
-    // Given a service that requests 2500m CPU, in a queue with another 1500m for a head and half of the workers,
+    // Given a service that requests 2500m CPU, in a queue with another 1500m for a head and half of
+    // the workers,
     let stage = Stage::with(Operator::Ours).await;
     let env = &stage.env;
     let _gateways = PlayedGateways::start(env).await;

@@ -1,5 +1,6 @@
-//! LimitRanges and RuntimeClasses: usage is that of the pods as the API server admits them, and workloads that
-//! it would reject stay pending. (B21 of the portable behaviors of Kueue's own tests,
+//! LimitRanges and RuntimeClasses: usage is that of the pods as the API server admits them, and
+//! workloads that it would reject stay pending. (B21 of the portable behaviors of Kueue's own
+//! tests,
 //! `test/integration/singlecluster/scheduler`.)
 
 use k8s_openapi::api::core::v1::{LimitRange, Pod};
@@ -42,7 +43,8 @@ fn asking(name: &str, resources: Value) -> Value {
     object
 }
 
-/// Waits until the queue has observed a LimitRange: the message of an oversized probe Workload then changes.
+/// Waits until the queue has observed a LimitRange: the message of an oversized probe Workload then
+/// changes.
 async fn is_known(env: &TestEnv, words: &str) {
     env.has_condition("crowd", "QuotaReserved", "False", &[words]).await;
 }
@@ -74,7 +76,8 @@ async fn limit_range_violation_keeps_workload_pending_and_defaults_count_as_requ
     env.put(asking("by-limit", json!({"limits": {"cpu": "3"}}))).await;
     assert_eq!(admitted_cpu(&env, "by-limit").await, "3");
 
-    // Below the minimum of a pod: admitted once the minimum is removed. Running workloads keep their usage.
+    // Below the minimum of a pod: admitted once the minimum is removed. Running workloads keep
+    // their usage.
     env.put(limit_range("pods", &json!({"type": "Pod", "min": {"cpu": "2"}}))).await;
     is_known(&env, "the pod requests 1500m of cpu, which is less than the minimum of 2 set by LimitRange pods").await;
     env.put(workload("tiny", "team", "250m", 0)).await;
@@ -89,8 +92,8 @@ async fn limit_range_violation_keeps_workload_pending_and_defaults_count_as_requ
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
-/// Returns a cluster whose head has limits only, and whose worker has a sidecar without resources and a runtime
-/// class with overhead.
+/// Returns a cluster whose head has limits only, and whose worker has a sidecar without resources
+/// and a runtime class with overhead.
 fn cluster() -> Value {
     let own = json!({"cpu": "500m", "memory": "1Gi"});
     let container =
@@ -125,8 +128,8 @@ async fn cpu_of_pods(env: &TestEnv, count: usize) -> i64 {
     requests.map(|requests| requests.get("cpu").get()).sum()
 }
 
-/// The usage is that of the pods as admitted: 500m for the head; for each worker 500m, 100m for its sidecar and
-/// 250m for its runtime class.
+/// The usage is that of the pods as admitted: 500m for the head; for each worker 500m, 100m for its
+/// sidecar and 250m for its runtime class.
 #[tokio::test]
 async fn ray_cluster_usage_includes_sidecars_limits_and_runtime_class_overhead() {
     let env = TestEnv::start().await;

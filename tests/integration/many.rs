@@ -48,8 +48,8 @@ fn is_admitted(workload: &Workload) -> bool {
     condition::is_true(conditions, "Admitted") && !condition::is_true(conditions, "Finished")
 }
 
-/// Returns the reserved milli-CPU of a Workload. It shrinks with the pods of a deleted service before the slice
-/// is deleted.
+/// Returns the reserved milli-CPU of a Workload. It shrinks with the pods of a deleted service
+/// before the slice is deleted.
 fn cpu_held(workload: &Workload) -> usize {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let sets = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);

@@ -60,8 +60,8 @@ fn is(workload: &Workload, kind: &str) -> bool {
     condition::is_true(conditions, kind)
 }
 
-/// Returns the maximum number of simultaneously admitted Jobs, and for each released quota the milliseconds until
-/// it was used again.
+/// Returns the maximum number of simultaneously admitted Jobs, and for each released quota the
+/// milliseconds until it was used again.
 fn places(history: &[Change]) -> (usize, Vec<i64>) {
     let (mut state, mut most, mut free, mut waited) = (State::default(), 0, Vec::new(), Vec::new());
     let held = |state: &State| {

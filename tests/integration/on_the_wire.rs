@@ -28,14 +28,15 @@ use sluice_testkit::{TestEnv, eventually_or_tell};
 const SERVE_PORT: u16 = 8000;
 /// Number of requests per measurement.
 const COUNTED: usize = 400;
-/// Tolerated deviation in requests: a round of the gateway's weighted round robin may be incomplete.
+/// Tolerated deviation in requests: a round of the gateway's weighted round robin may be
+/// incomplete.
 const TOLERANCE: usize = 8;
 
 /// Cluster of each ready pod, by IP address.
 type Clusters = Arc<Mutex<BTreeMap<IpAddr, String>>>;
 
-/// A fake of Ray Serve in all pods: each answers with the name of its cluster once it is ready, and keeps
-/// answering after its deletion, like a pod with a grace period. Dropping the value stops it.
+/// A fake of Ray Serve in all pods: each answers with the name of its cluster once it is ready, and
+/// keeps answering after its deletion, like a pod with a grace period. Dropping the value stops it.
 struct Pods {
     _tasks: JoinSet<()>,
 }
@@ -84,7 +85,8 @@ async fn follow(pods: Api<Pod>, clusters: Clusters) {
     }
 }
 
-/// Sends one request after the other and records the cluster that answered each. Dropping the value stops it.
+/// Sends one request after the other and records the cluster that answered each. Dropping the value
+/// stops it.
 struct Visitor {
     answers: Arc<Mutex<Vec<Result<String, String>>>>,
     _task: JoinSet<()>,
@@ -105,7 +107,8 @@ impl Visitor {
         Self { answers, _task: task }
     }
 
-    /// Returns how many of the next requests each cluster answers. Panics if any request so far has failed.
+    /// Returns how many of the next requests each cluster answers. Panics if any request so far has
+    /// failed.
     async fn counts(&self) -> BTreeMap<String, usize> {
         let from = self.answers.lock().expect("the visitor").len();
         let answers = eventually_or_tell("requests are answered", async || {
@@ -131,8 +134,9 @@ async fn visit(http: &Http) -> Result<String, String> {
     }
 }
 
-/// Waits until an upgrade is at this position, and the gateway applies these weights, in percent, and knows the
-/// clusters' pods. (Until then it may confuse a new pod with a previous one of the same address.)
+/// Waits until an upgrade is at this position, and the gateway applies these weights, in percent,
+/// and knows the clusters' pods. (Until then it may confuse a new pod with a previous one of the
+/// same address.)
 async fn stands(env: &TestEnv, traefik: &Traefik, at: &str, shares: &[(&String, i64)]) {
     eventually_or_tell(&format!("the upgrade is at {at}"), async || {
         let position = position(&env.service().await);
@@ -167,7 +171,8 @@ async fn requests_follow_the_reported_weights_and_none_fails() {
     let visitor = Visitor::start();
     assert_eq!(visitor.counts().await, BTreeMap::from([(first.clone(), COUNTED)]));
 
-    // when it is upgraded, then at each step the clusters answer their shares according to the status,
+    // when it is upgraded, then at each step the clusters answer their shares according to the
+    // status,
     steer(&env, &json!({"runningReplicas": 0})).await;
     env.set_ray_version("2.53.0").await;
     let second = env.pending_cluster().await;

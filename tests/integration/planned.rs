@@ -38,7 +38,8 @@ async fn upgrade_completes_with_the_planned_min_quota_and_waits_with_one_unit_le
     let file = &env.dir.join("next.yaml");
     std::fs::write(file, &next).expect("a file");
 
-    // when nothing is applied yet, then the plan reports that it never fits, and the quota it needs;
+    // when nothing is applied yet, then the plan reports that it never fits, and the quota it
+    // needs;
     let (code, plan_json) = planned(&env, file, &[]).await;
     assert_eq!((code, &plan_json["verdict"]), (4, &json!("never")), "{plan_json}");
     let strategy = &plan_json["ways"][0];
@@ -98,7 +99,7 @@ async fn plan_reports_competing_service_and_rejects_manifest_without_service() {
     env.apply(&SERVICE_SAMPLE.replace("name: fruit\n  namespace", "name: chat\n  namespace")).await.expect("another");
 
     // then an upgrade waits for that service, and the planned quota comes on top of it.
-    let (_, plan_json) = eventually_or_tell("it waits", async || {
+    let (_, plan_json) = eventually_or_tell("the upgrade waits for the other service", async || {
         let (code, plan_json) = planned(&env, file, &[]).await;
         if code == 3 { Ok((code, plan_json)) } else { Err(plan_json.to_string()) }
     })

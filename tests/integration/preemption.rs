@@ -111,8 +111,8 @@ async fn cluster_preempts_lower_priority_cluster_which_is_readmitted_later() {
     runs(&env, "humble").await;
     has_priority(&env, "humble", "low", 1).await;
 
-    // When a cluster of higher priority is created, the first is preempted, and the other starts only after its
-    // pods are gone.
+    // When a cluster of higher priority is created, the first is preempted, and the other starts
+    // only after its pods are gone.
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
     runs(&env, "proud").await;
     was_preempted(&env, "humble", "InClusterQueue").await;
@@ -130,7 +130,8 @@ async fn cluster_preempts_lower_priority_cluster_which_is_readmitted_later() {
     runs(&env, "rising").await;
     stands_still(&env, "humble").await;
 
-    // When the value of a class is reduced, its running cluster is preempted by the one that is now ahead.
+    // When the value of a class is reduced, its running cluster is preempted by the one that is now
+    // ahead.
     let classes: Api<WorkloadPriorityClass> = Api::all(env.client.clone());
     let nothing = Patch::Merge(json!({"value": 0}));
     classes.patch("high", &PatchParams::default(), &nothing).await.expect("the class is changed");
@@ -180,7 +181,8 @@ async fn borrowed_quota_is_reclaimed_from_the_newest_workload() {
     env.apply(&cluster("borrower", "team-a", None)).await.expect("a cluster");
     runs(&env, "borrower").await;
 
-    // When the other team needs it, it is reclaimed, and the cluster within its nominal quota keeps running.
+    // When the other team needs it, it is reclaimed, and the cluster within its nominal quota keeps
+    // running.
     env.apply(&cluster("owner", "team-b", None)).await.expect("a cluster");
     runs(&env, "owner").await;
     was_preempted(&env, "borrower", "InCohortReclamation").await;
@@ -225,8 +227,8 @@ async fn preemption_stops_the_upgrade_of_a_service_before_the_active_cluster() {
     })
     .await;
 
-    // when a cluster of higher priority is created, the upgrade is stopped and pending, its message names the
-    // preemptor, and the active cluster is unchanged.
+    // when a cluster of higher priority is created, the upgrade is stopped and pending, its message
+    // names the preemptor, and the active cluster is unchanged.
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
     runs(&env, "proud").await;
     assert!(env.pods_of(&pending).await.is_empty());
@@ -264,7 +266,8 @@ async fn preemption_scales_down_an_elastic_cluster_before_evicting_it() {
     env.apply(&elastic).await.expect("a cluster");
     eventually("it runs", async || (env.pods_of("elastic").await.len() == 4).then_some(())).await;
 
-    // When a cluster of higher priority is created, it loses two workers, whose replacements are gated.
+    // When a cluster of higher priority is created, it loses two workers, whose replacements are
+    // gated.
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
     runs(&env, "proud").await;
     let running = async || {

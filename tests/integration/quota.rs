@@ -1,5 +1,6 @@
-//! Quota on a real control plane: cohorts, edits under load, stop policies and preemption. B1, B2 ... are the
-//! portable behaviors of Kueue's scheduler tests (`test/integration/singlecluster/scheduler`).
+//! Quota on a real control plane: cohorts, edits under load, stop policies and preemption. B1, B2
+//! ... are the portable behaviors of Kueue's scheduler tests
+//! (`test/integration/singlecluster/scheduler`).
 
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -192,7 +193,8 @@ async fn cohorts_may_be_moved_deleted_and_form_a_cycle() {
     no_breaches(&recorder).await;
 }
 
-/// Waits until a ClusterQueue's Active condition has this status, and this word in reason or message.
+/// Waits until a ClusterQueue's Active condition has this status, and this word in reason or
+/// message.
 async fn queue_says(env: &TestEnv, name: &str, active: &str, word: &str) -> String {
     eventually_or_tell(&format!("ClusterQueue {name} is active: {active}, {word}"), async || {
         let status = env.cluster_queues().get(name).await.expect("the queue").status.unwrap_or_default();
@@ -351,7 +353,8 @@ async fn quotas_edited_under_load_are_never_exceeded_and_every_workload_is_admit
     assert!(replayed["decisions"] > made && replayed["lines cut off"] == 0, "{replayed:?}");
 }
 
-/// Plays the part of the jobs: releases the quota of evicted Workloads, and finishes some of the admitted ones.
+/// Plays the part of the jobs: releases the quota of evicted Workloads, and finishes some of the
+/// admitted ones.
 async fn settle(env: &TestEnv, over: usize) {
     let workloads = env.workloads().list(&ListParams::default()).await.expect("the Workloads").items;
     let mut admitted = Vec::new();

@@ -20,8 +20,8 @@ const QUEUE: &str = "jobs";
 /// Annotation with the conditions of a RayJob.
 const CONDITIONS: &str = "sluice.dev/conditions";
 
-/// A control plane where KubeRay creates the pods and Sluice manages their quota, with a recorder of its
-/// complete history.
+/// A control plane where KubeRay creates the pods and Sluice manages their quota, with a recorder
+/// of its complete history.
 struct Stage {
     env: TestEnv,
     recorder: Recorder,
@@ -173,7 +173,8 @@ fn with_cluster(name: &str, workers: u32) -> Value {
 
 #[tokio::test]
 async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
-    // Given too little quota, a RayJob is pending without a cluster and reports why; only Sluice may start it;
+    // Given too little quota, a RayJob is pending without a cluster and reports why; only Sluice
+    // may start it;
     let stage = Stage::new().await;
     stage.queue("2").await;
     create(&stage.env.client, with_cluster("train", 1)).await.expect("a RayJob");
@@ -264,7 +265,8 @@ async fn ray_job_on_an_existing_cluster_requests_quota_for_its_submitter_only() 
     stage.has_pods(2, 0).await;
     stage.reserves("2").await;
 
-    // when a RayJob is submitted to it, then quota is requested only for its submitter, which is pending;
+    // when a RayJob is submitted to it, then quota is requested only for its submitter, which is
+    // pending;
     let submitted = json!({"clusterSelector": {"ray.io/cluster": "shared"}});
     create(&stage.env.client, ray_job("ask", submitted)).await.expect("a RayJob");
     eventually_or_tell("its submitter is pending", async || {
@@ -308,8 +310,8 @@ async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
     let finalizers = |names: Value| json!({"metadata": {"finalizers": names}});
     stage.patch("Pod", &worker, finalizers(json!(["test.sluice.dev/linger"]))).await.expect("a finalizer");
 
-    // when it is preempted, then its cluster is deleted, and the quota of the remaining pod stays reserved even if
-    // Sluice restarts;
+    // when it is preempted, then its cluster is deleted, and the quota of the remaining pod stays
+    // reserved even if Sluice restarts;
     stage
         .env
         .put(json!({

@@ -59,7 +59,8 @@ async fn cluster_waits_for_quota_runs_and_scales_within_it() {
     is_ready(&env).await;
     env.reserves_cpu("1").await;
 
-    // When it is scaled beyond the quota, its pods keep running, and the new ones are gated until the quota allows;
+    // When it is scaled beyond the quota, its pods keep running, and the new ones are gated until
+    // the quota allows;
     let grown = json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": 3}]);
     let grown = Patch::Json::<()>(serde_json::from_value(grown).expect("a JSON patch"));
     env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &grown).await.expect("the cluster grows");

@@ -1,4 +1,5 @@
-//! A RayCluster whose pods are recreated when its pod templates change (`upgradeStrategy: Recreate`).
+//! A RayCluster whose pods are recreated when its pod templates change (`upgradeStrategy:
+//! Recreate`).
 
 use std::collections::BTreeSet;
 
@@ -55,8 +56,8 @@ async fn pods_are_recreated_once_quota_allows_despite_a_killed_manager() {
     is_ready(&env).await;
     let old = uids(&env).await;
 
-    // when it requests more than the quota, then the condition reports it, and the running pods are reconciled as
-    // before:
+    // when it requests more than the quota, then the condition reports it, and the running pods are
+    // reconciled as before:
     edit(&env, "1").await;
     let condition_found = eventually("the condition reports that its new spec exceeds the quota", async || {
         let conditions = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status?.conditions;
@@ -76,7 +77,8 @@ async fn pods_are_recreated_once_quota_allows_despite_a_killed_manager() {
     })
     .await;
 
-    // and when the quota is raised and the manager is killed during the recreate, then all pods are recreated.
+    // and when the quota is raised and the manager is killed during the recreate, then all pods are
+    // recreated.
     let before = uids(&env).await;
     env.set_quota("1500m", "2Gi").await;
     eventually("the first pod terminates", async || {

@@ -11,8 +11,8 @@ use sluice_testkit::{Manager, TestEnv, invariants};
 /// A named phase, and the predicate that recognizes the change that starts it.
 pub(crate) type Moment = (&'static str, fn(&Change) -> bool);
 
-/// Runs a scenario with a manager that is killed and restarted right after the first change of each of these
-/// phases. Returns the last manager.
+/// Runs a scenario with a manager that is killed and restarted right after the first change of each
+/// of these phases. Returns the last manager.
 ///
 /// # Panics
 /// Panics if a phase was not reached.

@@ -1,6 +1,6 @@
-//! Upgrades and edits that change pod resources: each pod is accounted for as it was created until it is gone,
-//! and nothing that serves is stopped. Most scenarios run twice: with our own Ray operator, and with the fake
-//! [`KubeRay`].
+//! Upgrades and edits that change pod resources: each pod is accounted for as it was created until
+//! it is gone, and nothing that serves is stopped. Most scenarios run twice: with our own Ray
+//! operator, and with the fake [`KubeRay`].
 //!
 //! Limits and failures of the proof of concept and of Kueue, and the tests that cover them (in
 //! `tests/integration` unless a path is given):
@@ -14,17 +14,17 @@
 //! | c) an elastic service of unchanged counts hangs in its upgrade | `elastic_service_of_unchanged_size…` here |
 //! | d) a running service cannot be evicted | `running_service_is_drained…` here; `evictions`, `preemption` |
 //! | kueue#9015, #11195: quota leaks because the old slice finishes first | invariant I4, checked in every scenario; `src/queue/tests/slices.rs` |
-//! | kueue#9322: unchanged PodSets are counted twice | `src/queue/tests/behaviours/slices.rs`, B24 |
+//! | kueue#9322: unchanged PodSets are counted twice | `src/queue/tests/behaviors/slices.rs`, B24 |
 //! | kueue#11327: two successors under rapid changes | `src/engine/tests/growth.rs`, `src/jobframework/tests/changes.rs` |
 //! | kueue#11977, #12045: more pods are ungated than admitted | invariant I3, per PodSet; `src/jobframework/ungate.rs` |
-//! | kueue#12931: slices created in the same second are in the wrong order | `src/jobframework/tests/changes.rs`, `src/queue/tests/behaviours/slices.rs`, B55 |
-//! | kueue#13071: a slice replaces one of another namespace | `src/queue/tests/slices.rs`, `nobody_takes_over_what_is_not_theirs` |
-//! | kueue#12670: a scale-down is rejected, and its quota stays reserved | `src/queue/tests/behaviours/slices.rs` |
+//! | kueue#12931: slices created in the same second are in the wrong order | `src/jobframework/tests/changes.rs`, `src/queue/tests/behaviors/slices.rs`, B55 |
+//! | kueue#13071: a slice replaces one of another namespace | `src/queue/tests/slices.rs`, `slice_of_another_owner_cannot_be_replaced` |
+//! | kueue#12670: a scale-down is rejected, and its quota stays reserved | `src/queue/tests/behaviors/slices.rs` |
 //! | kueue#14129, #14139: gated forever because the first slice was deleted | `src/jobframework/tests/changes.rs` |
 //! | kueue#14277, #14703: pods and quota are observed late | `src/engine/tests/growth.rs` |
 //! | kueue#9879, #9986: restarted pods stay gated | `cluster_edited_in_place…` here: its pods are deleted one by one |
 //! | kueue#10167: no gates at creation; the webhook blocks finalizers | `admission_policies::webhook`; pods are created gated in every scenario with [`KubeRay`] here |
-//! | kueue#14792: the flavor changes after a count was 0 | `src/queue/tests/behaviours/slices.rs` |
+//! | kueue#14792: the flavor changes after a count was 0 | `src/queue/tests/behaviors/slices.rs` |
 //! | kueue#12350, #12403: no flavor labels on ungated pods | `flavors::changed_node_selector…` |
 //! | kueue#13025: a group is added | `groups_of_a_running_cluster…` here |
 //!
@@ -54,7 +54,8 @@ async fn upgrade_to_more_gpus_per_worker_counts_both_clusters_exactly(#[case] op
     stage.env.serves_from("2.52.0").await;
     stage.reserves(GPU, "1").await;
 
-    // Given one GPU in use and one free, when a worker requests two, then the upgrade waits for a third,
+    // Given one GPU in use and one free, when a worker requests two, then the upgrade waits for a
+    // third,
     stage.env.put(service("2.53.0", &[gpus("2")])).await;
     let (pending, message) = stage.env.waits_for_quota().await;
     assert!(message.contains(GPU) && message.contains("nominalQuota is 3"), "{message}");
@@ -106,7 +107,8 @@ async fn cluster_edited_in_place_accounts_for_each_pod_as_it_was_created(#[case]
     let old: Vec<String> =
         pods.iter().filter(|pod| pod.labels()["ray.io/group"] == "small").map(ResourceExt::name_any).collect();
 
-    // Given workers of half a CPU, when their template requests a whole one, running workers are unchanged.
+    // Given workers of half a CPU, when their template requests a whole one, running workers are
+    // unchanged.
     stage.env.put(cluster(&[workers("small", 2, 1000)])).await;
 
     // A lost worker releases its quota. Its replacement requests more and waits for it.

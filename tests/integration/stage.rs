@@ -1,5 +1,5 @@
-//! Fixture for changes of pod resources, with our Ray operator or with another one, and the manifests it
-//! uses.
+//! Fixture for changes of pod resources, with our Ray operator or with another one, and the
+//! manifests it uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,8 +71,9 @@ impl Stage {
         .await
     }
 
-    /// Checks the end of a scenario: the reserved quota equals the requests of the pods, no invariant was
-    /// violated, no Workload was evicted, and no running cluster was suspended. Returns the history.
+    /// Checks the end of a scenario: the reserved quota equals the requests of the pods, no
+    /// invariant was violated, no Workload was evicted, and no running cluster was suspended.
+    /// Returns the history.
     pub(crate) async fn ends(&self) -> Vec<Change> {
         let history = self.ends_after_an_eviction().await;
         for change in &history {
@@ -92,7 +93,8 @@ impl Stage {
         history
     }
 
-    /// Like [`Self::ends`], for scenarios with evictions: allows evicted Workloads and suspended clusters.
+    /// Like [`Self::ends`], for scenarios with evictions: allows evicted Workloads and suspended
+    /// clusters.
     pub(crate) async fn ends_after_an_eviction(&self) -> Vec<Change> {
         let history = eventually_or_tell("the reserved quota equals the requests of the pods", async || {
             let history = self.recorder.history().await;

@@ -75,7 +75,7 @@ async fn autoscaler_has_its_permissions_and_ingress_and_serve_service_select_the
     // when the Ingress is disabled, then it is deleted;
     let disabled = Patch::Merge(json!({"spec": {"headGroupSpec": {"enableIngress": false}}}));
     env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &disabled).await.expect("patched");
-    eventually("the Ingress is gone", async || {
+    eventually("the Ingress is deleted", async || {
         ingresses.get_opt("basket-head-ingress").await.expect("an answer").is_none().then_some(())
     })
     .await;

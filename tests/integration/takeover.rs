@@ -43,8 +43,8 @@ async fn made(env: &TestEnv) -> BTreeMap<String, String> {
     made
 }
 
-/// Runs KubeRay until a service and a cluster are ready, then stops it. Returns the active cluster of the
-/// service and the created objects.
+/// Runs KubeRay until a service and a cluster are ready, then stops it. Returns the active cluster
+/// of the service and the created objects.
 async fn run_by_kuberay(env: &TestEnv) -> (String, BTreeMap<String, String>) {
     let _kuberay = RealKubeRay::start(env);
     env.apply(SERVICE_SAMPLE).await.expect("the service");
@@ -140,7 +140,8 @@ async fn upgrade_started_by_kuberay_is_completed() {
     .await;
     drop(kuberay);
 
-    // when Sluice replaces it, then the pending cluster becomes active, and no third one is created.
+    // when Sluice replaces it, then the pending cluster becomes active, and no third one is
+    // created.
     let recorder = Recorder::start(env.client.clone(), None).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("2", "4Gi").await;

@@ -23,15 +23,16 @@ async fn each_cluster_of_a_service_gets_a_separate_token() {
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("2", "4Gi").await;
 
-    // Given a service with token authentication, it becomes ready: its dashboard reported running applications.
+    // Given a service with token authentication, it becomes ready: its dashboard reported running
+    // applications.
     env.apply(&guarded("{mode: token}")).await.expect("the service");
     let first = env.serves_from("2.52.0").await;
     let made = secrets(&env).await;
     assert_eq!(made.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), [first.as_str()]);
     let token = made[0].data.clone().expect("data")["auth_token"].clone();
 
-    // When Sluice restarts and the service is upgraded, then the new cluster has a separate token, and no token
-    // changes.
+    // When Sluice restarts and the service is upgraded, then the new cluster has a separate token,
+    // and no token changes.
     manager.kill().await;
     let _manager = env.manager().await;
     env.set_ray_version("2.53.0").await;

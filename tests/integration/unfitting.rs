@@ -1,4 +1,5 @@
-//! Upgrades that exceed the quota while the active cluster runs, and upgrades whose admission times out.
+//! Upgrades that exceed the quota while the active cluster runs, and upgrades whose admission times
+//! out.
 
 use std::collections::BTreeSet;
 
@@ -62,7 +63,8 @@ async fn upgrade_exceeding_quota_reports_shortfall_and_completes_once_quota_is_r
     let first = env.serves_from("2.52.0").await;
     let pods: Vec<String> = env.pods_of(&first).await.iter().map(ResourceExt::name_any).collect();
 
-    // Given an upgrade that exceeds the quota, its service immediately reports the shortfall and the remedies;
+    // Given an upgrade that exceeds the quota, its service immediately reports the shortfall and
+    // the remedies;
     env.set_ray_version("2.53.0").await;
     let (status, message) = answers(&env, "ExceedsMaxQuota").await;
     assert_eq!(status, "False");
@@ -171,7 +173,8 @@ async fn upgrade_times_out_and_is_not_retried_until_the_spec_changes() {
     annotate(&env, ADMISSION_TIMEOUT_ANNOTATION, json!("8s")).await;
     let first = env.serves_from("2.52.0").await;
 
-    // Given an upgrade that is not admitted in time, its cluster is deleted and the reason reported;
+    // Given an upgrade that is not admitted in time, its cluster is deleted and the reason
+    // reported;
     env.set_ray_version("2.53.0").await;
     let (pending, _) = env.waits_for_quota().await;
     let note = env.event_about("RayService", "UpgradeAdmissionTimedOut").await;

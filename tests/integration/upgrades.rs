@@ -31,7 +31,8 @@ async fn upgrade_waits_for_quota_and_completes_once_quota_is_raised() {
     env.reserves_cpu("1").await;
     let serving_pods = names(&env.pods_of(&first).await);
 
-    // when it is upgraded, then the new cluster is suspended without pods, and the service reports the shortfall;
+    // when it is upgraded, then the new cluster is suspended without pods, and the service reports
+    // the shortfall;
     env.set_ray_version("2.53.0").await;
     let (pending, message) = env.waits_for_quota().await;
     let cluster = env.ray_clusters().get(&pending).await.expect("the pending cluster");
@@ -45,8 +46,8 @@ async fn upgrade_waits_for_quota_and_completes_once_quota_is_raised() {
     assert_eq!(names(&env.pods_of(&first).await), serving_pods);
     assert_eq!(serve_selector(&env).await, first);
 
-    // When the quota is raised, then the gate opens, traffic moves, and the old cluster is deleted and its quota
-    // released.
+    // When the quota is raised, then the gate opens, traffic moves, and the old cluster is deleted
+    // and its quota released.
     env.set_quota("2", "4Gi").await;
     assert_eq!(env.serves_from("2.53.0").await, pending);
     assert_eq!(serve_selector(&env).await, pending);
@@ -234,7 +235,8 @@ async fn service_without_queue_name_upgrades_without_quota() {
     assert!(env.workloads().list(&ListParams::default()).await.expect("the slices").items.is_empty());
 }
 
-/// Returns the row that `kubectl get` prints for an object, by column, as rendered by the API server.
+/// Returns the row that `kubectl get` prints for an object, by column, as rendered by the API
+/// server.
 async fn line(env: &TestEnv, plural: &str, name: &str) -> BTreeMap<String, String> {
     let path = format!("/apis/ray.io/v1/namespaces/{NAMESPACE}/{plural}/{name}");
     let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";

@@ -12,7 +12,8 @@ pub async fn steer(env: &TestEnv, steering: &Value) {
     ask(env, "PUT", "/dashboards/*/*", steering.to_string(), StatusCode::NO_CONTENT).await;
 }
 
-/// Returns the last Serve configuration that a cluster's head accepted, or `None` if it accepted none.
+/// Returns the last Serve configuration that a cluster's head accepted, or `None` if it accepted
+/// none.
 pub async fn last_config(env: &TestEnv, cluster: &str) -> Option<Value> {
     let list = ask(env, "GET", "/dashboards", String::new(), StatusCode::OK).await;
     let list: Value = serde_json::from_str(&list).expect("a list of dashboards");

@@ -23,9 +23,9 @@ const SERVICE_ACCOUNT: &str = "sluice";
 /// Flags that disable a manager's listeners unless a test sets them: their ports could be in use.
 const OFF: [&str; 3] = ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--webhook-bind-address=0"];
 
-/// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, fake nodes and fake
-/// Ray dashboards, with the Gateway API and everything from `config/` installed except the Deployment.
-/// Dropping the value stops it.
+/// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, fake nodes and
+/// fake Ray dashboards, with the Gateway API and everything from `config/` installed except the
+/// Deployment. Dropping the value stops it.
 pub struct TestEnv {
     /// Stops the control plane when dropped, because its standard input closes.
     _process: Option<Child>,
@@ -57,7 +57,8 @@ impl TestEnv {
         Self::start_in(temporary(), false).await
     }
 
-    /// Starts a control plane without nodes or fake Ray dashboards: the dashboards are those of the pods.
+    /// Starts a control plane without nodes or fake Ray dashboards: the dashboards are those of the
+    /// pods.
     pub async fn start_bare() -> Self {
         let env = Self::start_with(temporary(), false, &["--nodes=0"]).await;
         env.write_manager_kubeconfig(&env.kubeconfig).await;
@@ -69,8 +70,8 @@ impl TestEnv {
         Self::start_with(dir, keep, &[]).await
     }
 
-    /// Starts a control plane in `dir` with additional `testenv` flags. With `keep`, it outlives this
-    /// process.
+    /// Starts a control plane in `dir` with additional `testenv` flags. With `keep`, it outlives
+    /// this process.
     pub async fn start_with(dir: PathBuf, keep: bool, flags: &[&str]) -> Self {
         std::fs::create_dir_all(&dir).expect("a directory for the control plane");
         let mut command = Command::new(program());
@@ -138,8 +139,8 @@ impl TestEnv {
         Manager { process, log }
     }
 
-    /// Replays the decision log in `file` with `sluice replay`. Returns the printed table as counts by row
-    /// name.
+    /// Replays the decision log in `file` with `sluice replay`. Returns the printed table as counts
+    /// by row name.
     ///
     /// # Panics
     /// Panics if the log cannot be read or a decision differs.
@@ -151,7 +152,8 @@ impl TestEnv {
         rows.map(|(name, count)| (name.trim().to_owned(), count.parse().expect("a number"))).collect()
     }
 
-    /// Applies the files that a kustomization in `config/` lists as resources, without transformations.
+    /// Applies the files that a kustomization in `config/` lists as resources, without
+    /// transformations.
     pub async fn apply_kustomization(&self, folder: &str) {
         #[derive(Deserialize)]
         struct Kustomization {
@@ -271,7 +273,8 @@ impl Manager {
         self.process.wait().await.expect("the manager ends")
     }
 
-    /// Detaches the manager from this process. Its process id is written to `manager.pid` next to its log.
+    /// Detaches the manager from this process. Its process id is written to `manager.pid` next to
+    /// its log.
     pub fn detach(self) {
         let id = self.process.id().expect("a manager that runs");
         std::fs::write(self.log.with_file_name("manager.pid"), id.to_string()).expect("a file for the process id");
@@ -283,8 +286,8 @@ impl Manager {
 /// Polls `found` until it returns a value.
 ///
 /// # Panics
-/// Panics after two minutes. The timeout is generous: it is meant for conditions that never become true,
-/// not for slow ones.
+/// Panics after two minutes. The timeout is generous: it is meant for conditions that never become
+/// true, not for slow ones.
 pub async fn eventually<T, F, Fut>(what: &str, mut found: F) -> T
 where
     F: FnMut() -> Fut,
@@ -369,7 +372,8 @@ fn program() -> PathBuf {
     cache().join("bin/testenv")
 }
 
-/// Returns the path of the `sluice` binary under test, which cargo builds next to the test binaries.
+/// Returns the path of the `sluice` binary under test, which cargo builds next to the test
+/// binaries.
 pub fn sluice() -> PathBuf {
     let own = std::env::current_exe().expect("the path of the test binary");
     let profile = own.ancestors().find(|folder| folder.join("sluice").is_file());

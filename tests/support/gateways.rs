@@ -1,4 +1,5 @@
-//! A fake Gateway controller: writes the statuses that a real one would, without routing any request.
+//! A fake Gateway controller: writes the statuses that a real one would, without routing any
+//! request.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +37,8 @@ pub struct Steps {
     pub step: u8,
 }
 
-/// Returns the sample RayService with four workers and one Serve replica on each, upgraded incrementally with
-/// one second between steps. It requests 2500m CPU and 5 GiB.
+/// Returns the sample RayService with four workers and one Serve replica on each, upgraded
+/// incrementally with one second between steps. It requests 2500m CPU and 5 GiB.
 pub fn service_in_steps(Steps { surge, step }: Steps) -> Value {
     let mut service: Value = serde_saphyr::from_str(SERVICE_SAMPLE).expect("YAML");
     let spec = &mut service["spec"];
@@ -79,8 +80,8 @@ pub fn course(history: &[Change]) -> Vec<String> {
     course
 }
 
-/// Formats the rollout position of a RayService: `CAPACITY/TRAFFIC` of the active and of the pending cluster,
-/// in percent, or `-` for a cluster without them. `None` if both have none.
+/// Formats the rollout position of a RayService: `CAPACITY/TRAFFIC` of the active and of the
+/// pending cluster, in percent, or `-` for a cluster without them. `None` if both have none.
 pub fn position(service: &RayService) -> Option<String> {
     let status = service.status.as_ref()?;
     let side = |entry: &Option<RayServiceStatus>| {
@@ -105,7 +106,8 @@ impl TestEnv {
     }
 }
 
-/// Controller of the GatewayClass, which accepts every Gateway and HTTPRoute. Dropping the value stops it.
+/// Controller of the GatewayClass, which accepts every Gateway and HTTPRoute. Dropping the value
+/// stops it.
 pub struct PlayedGateways {
     _task: JoinSet<()>,
 }

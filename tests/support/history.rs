@@ -1,7 +1,8 @@
 //! Records the complete history of a control plane in order.
 //!
-//! Resource versions increase over all kinds, so the events of several watches can be merged into one order
-//! and replayed: after each change, the state is exactly what it was then. Nothing is sampled.
+//! Resource versions increase over all kinds, so the events of several watches can be merged into
+//! one order and replayed: after each change, the state is exactly what it was then. Nothing is
+//! sampled.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! A fake of KubeRay 1.7: emulates the behavior that matters to the gate, without code of our own operator.
+//! A fake of KubeRay 1.7: emulates the behavior that matters to the gate, without code of our own
+//! operator.
 //!
 //! - Creates a child RayCluster from `rayClusterConfig`, including `suspend`, with the labels of the
 //!   RayService and those that link the two. A later change of `suspend` in the RayService does not reach an
@@ -101,8 +102,8 @@ impl Operator {
         let mut pending = named(&status.pending_service_status);
         let hash = |name: &String| find(name).and_then(|child| child.annotations().get(HASH).cloned());
         match pending.as_ref().map(|name| (name.clone(), find(name))) {
-            // Name the child in the status before creating it: the other way around, a conflict would leave
-            // an extra child.
+            // Name the child in the status before creating it: the other way around, a conflict
+            // would leave an extra child.
             None if active.as_ref().and_then(hash).as_ref() != Some(&goal) => {
                 pending = Some(self.name(&service.name_any()));
             }
@@ -252,8 +253,8 @@ impl Operator {
         Ok(self.api::<Pod>().list(&of_cluster).await?.items)
     }
 
-    /// Reports whether a cluster is not suspended and all of its pods exist and are ready. (Ray Serve is not
-    /// emulated.)
+    /// Reports whether a cluster is not suspended and all of its pods exist and are ready. (Ray
+    /// Serve is not emulated.)
     async fn is_ready(&self, cluster: &RayCluster) -> Result<bool, kube::Error> {
         let workers = cluster.spec.worker_group_specs.iter().map(|group| group.replicas.unwrap_or(0));
         let wanted = 1 + usize::try_from(workers.sum::<i32>()).unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Test support: a control plane for each test, fixtures, recorded histories, and the invariants that
-//! every change is checked against.
+//! Test support: a control plane for each test, fixtures, recorded histories, and the invariants
+//! that every change is checked against.
 
 #![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
 

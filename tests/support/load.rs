@@ -31,8 +31,8 @@ pub struct Request {
     pub answer: Answer,
 }
 
-/// Sends requests continuously from a separate thread, so that the test's own work cannot delay them.
-/// Dropping the value stops it.
+/// Sends requests continuously from a separate thread, so that the test's own work cannot delay
+/// them. Dropping the value stops it.
 pub struct Load {
     started: Instant,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -88,7 +88,7 @@ impl Load {
         let Self { requests, stop, thread, .. } = self;
         drop(stop);
         let ended = tokio::task::spawn_blocking(move || thread.join()).await;
-        ended.expect("a thread to wait on").expect("the load thread does not panic");
+        ended.expect("the load thread is joined").expect("the load thread does not panic");
         std::mem::take(&mut requests.lock().expect("the requests"))
     }
 

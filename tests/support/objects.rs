@@ -21,7 +21,8 @@ pub const SERVICE: &str = "fruit";
 
 /// Manifest of the ResourceFlavor, ClusterQueue and LocalQueue.
 pub const QUEUE_SAMPLE: &str = include_str!("../../config/samples/queue.yaml");
-/// Manifest of a RayService with one worker. The head and the worker request 500m CPU and 1 GiB each.
+/// Manifest of a RayService with one worker. The head and the worker request 500m CPU and 1 GiB
+/// each.
 pub const SERVICE_SAMPLE: &str = include_str!("../../config/samples/rayservice.yaml");
 
 impl TestEnv {
@@ -100,8 +101,8 @@ impl TestEnv {
         self.ray_services().get(SERVICE).await.expect("the service")
     }
 
-    /// Waits until the RayService is ready with an active cluster of this Ray version. Returns the cluster's
-    /// name.
+    /// Waits until the RayService is ready with an active cluster of this Ray version. Returns the
+    /// cluster's name.
     pub async fn serves_from(&self, version: &str) -> String {
         eventually(&format!("the service serves from {version}"), async || {
             let service = self.service().await;
@@ -122,8 +123,8 @@ impl TestEnv {
         .await
     }
 
-    /// Waits until an upgrade is pending for lack of quota. Returns the name of the pending cluster and the
-    /// message of the condition `sluice.dev/Admitted`.
+    /// Waits until an upgrade is pending for lack of quota. Returns the name of the pending cluster
+    /// and the message of the condition `sluice.dev/Admitted`.
     pub async fn waits_for_quota(&self) -> (String, String) {
         eventually("the upgrade is pending for lack of quota", async || {
             let status = self.service().await.status.unwrap_or_default();
@@ -199,7 +200,8 @@ impl TestEnv {
         self.ray_services().delete(SERVICE, &DeleteParams::default()).await.expect("the service is deleted");
     }
 
-    /// Waits until no RayService, RayCluster, Workload, Pod or Service is left and no quota is reserved.
+    /// Waits until no RayService, RayCluster, Workload, Pod or Service is left and no quota is
+    /// reserved.
     pub async fn nothing_is_left(&self) {
         let all = ListParams::default();
         eventually("nothing is left", async || {
@@ -216,8 +218,8 @@ impl TestEnv {
     }
 }
 
-/// Reports whether a condition reason stands for a lack of quota: temporary, or because the request exceeds
-/// the maximum capacity.
+/// Reports whether a condition reason stands for a lack of quota: temporary, or because the request
+/// exceeds the maximum capacity.
 pub fn waits_for_quota(reason: &str) -> bool {
     matches!(reason, "WaitingForQuota" | "ExceedsMaxQuota")
 }
@@ -227,8 +229,8 @@ pub fn cluster_name(status: Option<&RayServiceStatus>) -> Option<String> {
     status?.ray_cluster_name.clone().filter(|name| !name.is_empty())
 }
 
-/// Returns the reserved amount of a resource in a ClusterQueue's status. If several flavors have the
-/// resource, it is that of the last one.
+/// Returns the reserved amount of a resource in a ClusterQueue's status. If several flavors have
+/// the resource, it is that of the last one.
 pub fn reserved(queue: &ClusterQueue, resource: &str) -> String {
     let status = queue.status.clone().unwrap_or_default();
     let flavors = status.flavors_reservation.iter().flat_map(|flavor| &flavor.resources);

@@ -1,5 +1,5 @@
-//! A node that runs pods as local processes, so that they run real Ray. `make ray` builds it and isolates it
-//! in a network namespace.
+//! A node that runs pods as local processes, so that they run real Ray. `make ray` builds it and
+//! isolates it in a network namespace.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -43,8 +43,8 @@ impl ProcessNode {
 }
 
 impl Drop for ProcessNode {
-    /// Closes standard input, which stops the node, and waits until it has exited: the next node uses the same
-    /// network.
+    /// Closes standard input, which stops the node, and waits until it has exited: the next node
+    /// uses the same network.
     fn drop(&mut self) {
         drop(self.0.stdin.take());
         while matches!(self.0.try_wait(), Ok(None)) {
@@ -53,8 +53,8 @@ impl Drop for ProcessNode {
     }
 }
 
-/// Returns an image with Ray and the samples' application as installed by `make ray`, and with these
-/// environment variables.
+/// Returns an image with Ray and the samples' application as installed by `make ray`, and with
+/// these environment variables.
 pub fn image(environment: &[(&str, &str)]) -> Value {
     let environment: BTreeMap<&str, &str> = environment.iter().copied().collect();
     json!({"path": cache().join("ray"), "env": environment})

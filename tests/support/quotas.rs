@@ -108,7 +108,8 @@ impl TestEnv {
         self.says(name, "QuotaReserved", "False", |reason, _| waits_for_quota(reason)).await
     }
 
-    /// Waits until a Workload has a condition with this status whose reason or message contains each of
+    /// Waits until a Workload has a condition with this status whose reason or message contains
+    /// each of
     /// `words`. Returns the condition as text.
     pub async fn has_condition(&self, name: &str, kind: &str, status: &str, words: &[&str]) -> String {
         let has_words =

@@ -1,5 +1,5 @@
-//! Runs the real KubeRay operator, which `make kuberay` builds, on fake nodes: its pods do not run, and the
-//! test controls the progress of its jobs.
+//! Runs the real KubeRay operator, which `make kuberay` builds, on fake nodes: its pods do not run,
+//! and the test controls the progress of its jobs.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

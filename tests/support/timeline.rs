@@ -13,13 +13,14 @@ use sluice_queue::requests::pod_requests;
 use super::history::{Change, Object, State};
 use super::objects::cluster_name;
 
-/// Time for which a change is buffered, so that earlier changes reported by slower watches sort before it.
+/// Time for which a change is buffered, so that earlier changes reported by slower watches sort
+/// before it.
 pub const HELD_BACK: Duration = Duration::from_millis(300);
 /// Maximum width of a line, in bytes.
 const WIDTH: usize = 130;
 
-/// Formats changes in the order in which they happened. Watches report with different delays, so each change
-/// is buffered briefly.
+/// Formats changes in the order in which they happened. Watches report with different delays, so
+/// each change is buffered briefly.
 pub struct Teller {
     start: Instant,
     state: State,

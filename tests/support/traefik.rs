@@ -1,4 +1,5 @@
-//! Runs Traefik as a Gateway controller. `make gateway` installs it and isolates it in a network namespace.
+//! Runs Traefik as a Gateway controller. `make gateway` installs it and isolates it in a network
+//! namespace.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -46,8 +47,9 @@ impl Traefik {
         Self { _process: process, http: Http::new() }
     }
 
-    /// Returns the routing that Traefik currently applies to a cluster: the share of requests, in percent, and
-    /// the addresses of the pods that receive them. It lags behind the reported status.
+    /// Returns the routing that Traefik currently applies to a cluster: the share of requests, in
+    /// percent, and the addresses of the pods that receive them. It lags behind the reported
+    /// status.
     pub async fn sends(&self, cluster: &str) -> Result<(i64, BTreeSet<String>), String> {
         let (status, body) = self.http.ask("GET", &format!("http://{API}/api/http/services"), String::new()).await?;
         if status != StatusCode::OK {

@@ -1,4 +1,4 @@
-//! What a picture is drawn with: lines, areas and words, in pixels.
+//! Drawing primitives: lines, areas and text, in pixels.
 
 use plotters::backend::SVGBackend;
 use plotters::coord::Shift;
@@ -8,45 +8,45 @@ use plotters::prelude::{
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{FontStyle, IntoFont, TextStyle};
 
-/// Fonts that are about equally wide; the first one is that of the PNG.
+/// Fonts of similar width; the first one is used for the PNG.
 pub const FONTS: &str = "Roboto, Helvetica, Arial, sans-serif";
-/// A font that is asked for in plotters comes out so much smaller in an SVG.
+/// Factor by which plotters scales down font sizes in an SVG.
 const FONT_SCALE: f64 = 1.24;
-/// Length of a dash, and of what is left out after it.
+/// Length of a dash, and of the gap after it.
 const DASH: f64 = 10.0;
 
-/// A place on the picture.
+/// A point of the picture, in pixels.
 pub type Point = (i32, i32);
 
-/// A picture that is being drawn.
+/// A picture under construction.
 pub struct Canvas<'a>(DrawingArea<SVGBackend<'a>, Shift>);
 
-/// How words look.
+/// Style of a text.
 #[derive(Clone, Copy)]
 pub struct Words {
     pub size: u32,
-    pub colour: RGBColor,
+    pub color: RGBColor,
     pub bold: bool,
-    /// Where they are, seen from the point that they are written at.
+    /// Horizontal anchor.
     pub from: HPos,
 }
 
 impl<'a> Canvas<'a> {
-    /// An empty picture of this size, whose text becomes that of an SVG.
-    pub fn new(svg: &'a mut String, size: (u32, u32), colour: RGBColor) -> Self {
+    /// Returns an empty picture of this size, drawn into the string as an SVG.
+    pub fn new(svg: &'a mut String, size: (u32, u32), color: RGBColor) -> Self {
         let root = SVGBackend::with_string(svg, size).into_drawing_area();
-        root.fill(&colour).expect("a string takes it all");
+        root.fill(&color).expect("writing to a string succeeds");
         Self(root)
     }
 
-    /// A line through these points.
-    pub fn line(&self, points: Vec<Point>, colour: RGBColor, opacity: f64, width: u32) {
-        let style = ShapeStyle { color: colour.mix(opacity), filled: false, stroke_width: width };
-        self.0.draw(&PathElement::new(points, style)).expect("a string takes it all");
+    /// Draws a line through these points.
+    pub fn line(&self, points: Vec<Point>, color: RGBColor, opacity: f64, width: u32) {
+        let style = ShapeStyle { color: color.mix(opacity), filled: false, stroke_width: width };
+        self.0.draw(&PathElement::new(points, style)).expect("writing to a string succeeds");
     }
 
-    /// A line through these points, in dashes.
-    pub fn dashes(&self, points: &[Point], colour: RGBColor, width: u32) {
+    /// Draws a dashed line through these points.
+    pub fn dashes(&self, points: &[Point], color: RGBColor, width: u32) {
         for pair in points.windows(2) {
             let (from, to) = (pair[0], pair[1]);
             let length = f64::from(from.0.abs_diff(to.0)).hypot(f64::from(from.1.abs_diff(to.1)));
@@ -56,29 +56,29 @@ impl<'a> Canvas<'a> {
             };
             let mut along = 0.0;
             while along < length {
-                self.line(vec![at(along), at(along + DASH)], colour, 1.0, width);
+                self.line(vec![at(along), at(along + DASH)], color, 1.0, width);
                 along += 2.0 * DASH;
             }
         }
     }
 
-    /// What these points surround, filled.
-    pub fn area(&self, points: Vec<Point>, colour: RGBColor, opacity: f64) {
-        self.0.draw(&Polygon::new(points, colour.mix(opacity).filled())).expect("a string takes it all");
+    /// Draws a filled polygon.
+    pub fn area(&self, points: Vec<Point>, color: RGBColor, opacity: f64) {
+        self.0.draw(&Polygon::new(points, color.mix(opacity).filled())).expect("writing to a string succeeds");
     }
 
-    /// A rectangle, filled.
-    pub fn block(&self, corner: Point, opposite: Point, colour: RGBColor, opacity: f64) {
-        let block = Rectangle::new([corner, opposite], colour.mix(opacity).filled());
-        self.0.draw(&block).expect("a string takes it all");
+    /// Draws a filled rectangle.
+    pub fn block(&self, corner: Point, opposite: Point, color: RGBColor, opacity: f64) {
+        let block = Rectangle::new([corner, opposite], color.mix(opacity).filled());
+        self.0.draw(&block).expect("writing to a string succeeds");
     }
 
-    /// Words beside a point.
+    /// Draws a text at a point.
     pub fn write(&self, text: &str, at: Point, words: Words) {
         let style = if words.bold { FontStyle::Bold } else { FontStyle::Normal };
         let font = (FONTS, f64::from(words.size) * FONT_SCALE, style).into_font();
-        let style = TextStyle::from(font).color(&words.colour).pos(Pos::new(words.from, VPos::Center));
-        self.0.draw(&Text::new(text.to_owned(), at, style)).expect("a string takes it all");
+        let style = TextStyle::from(font).color(&words.color).pos(Pos::new(words.from, VPos::Center));
+        self.0.draw(&Text::new(text.to_owned(), at, style)).expect("writing to a string succeeds");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The picture: charts below each other, of one upgrade, over the same seconds. A function of the series.
+//! The picture: stacked charts of one upgrade with a shared time axis, as a function of the series.
 
 mod canvas;
 mod panel;
@@ -17,14 +17,14 @@ use canvas::{Canvas, Words};
 use panel::Panel;
 use sluice_testkit::env::cache;
 
-/// The size in pixels: twice that at which it is looked at, so that lines are smooth.
+/// Width in pixels: twice the display size, so that lines are smooth.
 const WIDTH: i32 = 1800;
 const LEFT: i32 = 120;
 const RIGHT: i32 = 1600;
 const TOP: i32 = 272;
-/// Where the words above the charts begin.
+/// Top of the event labels above the charts.
 const WORDS: i32 = 148;
-/// What is between two charts, for a title.
+/// Gap between two charts, for a title.
 const GAP: i32 = 70;
 const LARGE: u32 = 42;
 const SMALL: u32 = 25;
@@ -35,13 +35,13 @@ const FAINT: RGBColor = RGBColor(0x5f, 0x6b, 0x7a);
 const GRID: RGBColor = RGBColor(0xe4, 0xe7, 0xeb);
 const SHADE: RGBColor = RGBColor(0xd9, 0xdf, 0xe7);
 const ALARM: RGBColor = RGBColor(0xc0, 0x39, 0x2b);
-/// One colour for each version, which people tell apart however they see colours; and the same, dark enough for words.
+/// Colors per version, distinguishable for color-blind readers: for areas, and darker for text.
 const VERSIONS: [(&str, RGBColor, RGBColor); 2] = [
     ("1", RGBColor(0x3b, 0x82, 0xc4), RGBColor(0x1f, 0x5f, 0x9a)),
     ("2", RGBColor(0xf0, 0xa0, 0x30), RGBColor(0xa8, 0x62, 0x00)),
 ];
 
-/// The picture as an SVG.
+/// Returns the picture as an SVG.
 pub fn svg(series: &Series) -> String {
     let end = series.seconds.len() as f64;
     let panels = panels::all(series);
@@ -68,10 +68,10 @@ pub fn svg(series: &Series) -> String {
     svg
 }
 
-/// An SVG as a PNG, of the same size.
+/// Renders an SVG as a PNG of the same size.
 ///
 /// # Panics
-/// When the font isn't there.
+/// Panics if the font is not installed.
 pub fn png(svg: &str) -> Vec<u8> {
     let mut fonts = fontdb::Database::new();
     for face in ["Roboto-Regular.ttf", "Roboto-Bold.ttf"] {
@@ -83,24 +83,25 @@ pub fn png(svg: &str) -> Vec<u8> {
     let options = Options { fontdb: Arc::new(fonts), ..Options::default() };
     let tree = Tree::from_str(svg, &options).expect("an SVG");
     let size = tree.size().to_int_size();
-    let mut pixels = Pixmap::new(size.width(), size.height()).expect("a picture that isn't empty");
+    let mut pixels = Pixmap::new(size.width(), size.height()).expect("a nonempty picture");
     resvg::render(&tree, Transform::default(), &mut pixels.as_mut());
     pixels.encode_png().expect("a PNG")
 }
 
 fn title(canvas: &Canvas<'_>, series: &Series) {
-    let words = Words { size: LARGE, colour: INK, bold: true, from: HPos::Left };
-    canvas.write("An upgrade waits for quota, then goes through in steps", (LEFT, 46), words);
+    let words = Words { size: LARGE, color: INK, bold: true, from: HPos::Left };
+    canvas.write("An upgrade waits for quota, then completes incrementally", (LEFT, 46), words);
     let (total, seconds) = (&series.total, series.seconds.len().max(1));
     let rate = total.requests / seconds;
     let text = format!(
-        "Real Ray Serve behind Traefik, {rate} requests a second: {} requests, {} failed",
+        "Real Ray Serve behind Traefik, {rate} requests per second: {} requests, {} failed",
         total.requests, total.failed
     );
-    canvas.write(&text, (LEFT, 98), Words { size: SMALL + 3, colour: FAINT, bold: false, from: HPos::Left });
+    canvas.write(&text, (LEFT, 98), Words { size: SMALL + 3, color: FAINT, bold: false, from: HPos::Left });
 }
 
-/// The time in which the upgrade waits.
+/// Returns the period in which the upgrade is pending, in seconds, and the message of its
+/// condition.
 fn waits(series: &Series) -> Option<(f64, f64, &str)> {
     let (from, why) = series.events.iter().find_map(|event| match &event.what {
         What::Waits(why) => Some((event.at, why.as_str())),
@@ -116,18 +117,18 @@ fn shade(canvas: &Canvas<'_>, series: &Series, panel: &Panel, bottom: i32) {
     }
 }
 
-/// A line down all charts for each thing that happened, with a word above.
+/// Draws a vertical line with a label across all charts for each event.
 fn events(canvas: &Canvas<'_>, series: &Series, panel: &Panel, bottom: i32) {
     for event in &series.events {
         let Some((label, from)) = label(event) else { continue };
         let x = panel.x(event.at);
         canvas.line(vec![(x, WORDS), (x, bottom)], FAINT, 0.8, 2);
-        let beside = if matches!(from, HPos::Left) { x + 10 } else { x - 10 };
-        canvas.write(label, (beside, WORDS + 14), Words { size: SMALL - 2, colour: INK, bold: true, from });
+        let anchor_x = if matches!(from, HPos::Left) { x + 10 } else { x - 10 };
+        canvas.write(label, (anchor_x, WORDS + 14), Words { size: SMALL - 2, color: INK, bold: true, from });
     }
     if let Some((from, _, why)) = waits(series) {
         let text = format!("waits for quota: {}", short(why));
-        let words = Words { size: SMALL - 2, colour: INK, bold: false, from: HPos::Left };
+        let words = Words { size: SMALL - 2, color: INK, bold: false, from: HPos::Left };
         canvas.write(&text, (panel.x(from) + 10, WORDS + 46), words);
     }
 }
@@ -137,12 +138,12 @@ fn label(event: &Event) -> Option<(&'static str, HPos)> {
         What::Applied(_) => Some(("upgrade applied", HPos::Right)),
         What::Raised(_) => Some(("quota raised", HPos::Left)),
         What::Promoted(_) => Some(("promoted", HPos::Right)),
-        What::Gone(_) => Some(("old cluster gone", HPos::Left)),
+        What::Gone(_) => Some(("old cluster deleted", HPos::Left)),
         What::Waits(_) | What::Admitted => None,
     }
 }
 
-/// Of why an upgrade waits: the part that says what is short, without what the queue's words have around it.
+/// Returns the part of a pending message that has the remedy, or else the first shortfall.
 fn short(why: &str) -> &str {
     let first = why.split(';').find(|part| part.contains("insufficient quota")).unwrap_or(why);
     let from = first.find("insufficient quota").unwrap_or(0);
@@ -151,7 +152,7 @@ fn short(why: &str) -> &str {
 }
 
 fn axis(canvas: &Canvas<'_>, panel: &Panel, bottom: i32) {
-    let words = Words { size: SMALL - 3, colour: FAINT, bold: false, from: HPos::Center };
+    let words = Words { size: SMALL - 3, color: FAINT, bold: false, from: HPos::Center };
     canvas.line(vec![(LEFT, bottom), (RIGHT, bottom)], FAINT, 1.0, 2);
     let every = if panel.seconds.end > 160.0 { 30 } else { 20 };
     for second in (0..).map(|step| step * every).take_while(|second| f64::from(*second) <= panel.seconds.end) {

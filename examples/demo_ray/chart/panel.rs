@@ -1,4 +1,4 @@
-//! One of the charts below each other, which share an axis of time.
+//! The geometry of one of the stacked charts, which share a time axis.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use plotters::style::text_anchor::HPos;
 use super::canvas::{Canvas, Point, Words};
 use super::{FAINT, GRID, INK, LEFT, PAPER, RIGHT, SMALL};
 
-/// About how wide a letter of the words beside a title is.
+/// Approximate width of a letter of the subtitle, in pixels.
 const WIDE: i32 = 12;
 
-/// Where a chart is on the picture, and what its axes are.
+/// Position and axes of a chart.
 pub struct Panel {
     /// Pixels from the top of the picture.
     pub top: i32,
@@ -24,40 +24,40 @@ pub struct Panel {
     pub values: Range<f64>,
 }
 
-/// Something that has a value from a moment on, until the next one.
+/// Step function: values from a second on, until the next entry.
 pub type Steps = Vec<(f64, f64)>;
 
 impl Panel {
-    /// Where a moment is.
+    /// Returns the x coordinate of a second.
     pub fn x(&self, second: f64) -> i32 {
         RangedCoordf64::from(self.seconds.clone()).map(&second, (LEFT, RIGHT))
     }
 
-    /// Where a value is.
+    /// Returns the y coordinate of a value.
     pub fn y(&self, value: f64) -> i32 {
         RangedCoordf64::from(self.values.clone()).map(&value, (self.bottom, self.top))
     }
 
-    /// The title, and what is to be known beside it; legible where a line crosses them.
+    /// Draws the title and the subtitle next to it, legible where lines cross them.
     pub fn title(&self, canvas: &Canvas<'_>, title: &str, aside: &str) {
         let y = self.top - 26;
         let width = WIDE * i32::try_from(aside.chars().count()).unwrap_or(0);
         canvas.block((RIGHT - width, y - 15), (RIGHT, y + 15), PAPER, 0.9);
-        canvas.write(title, (LEFT, y), Words { size: SMALL, colour: INK, bold: true, from: HPos::Left });
-        canvas.write(aside, (RIGHT, y), Words { size: SMALL - 3, colour: FAINT, bold: false, from: HPos::Right });
+        canvas.write(title, (LEFT, y), Words { size: SMALL, color: INK, bold: true, from: HPos::Left });
+        canvas.write(aside, (RIGHT, y), Words { size: SMALL - 3, color: FAINT, bold: false, from: HPos::Right });
     }
 
-    /// A line of the grid for each of these values.
+    /// Draws a grid line for each of these values.
     pub fn grid(&self, canvas: &Canvas<'_>, ticks: &[(f64, String)]) {
         for (value, label) in ticks {
             let y = self.y(*value);
             canvas.line(vec![(LEFT, y), (RIGHT, y)], GRID, 1.0, 2);
-            let words = Words { size: SMALL - 3, colour: FAINT, bold: false, from: HPos::Right };
+            let words = Words { size: SMALL - 3, color: FAINT, bold: false, from: HPos::Right };
             canvas.write(label, (LEFT - 16, y), words);
         }
     }
 
-    /// The points of a value that changes at once.
+    /// Returns the points of a step function.
     pub fn stairs(&self, steps: &[(f64, f64)]) -> Vec<Point> {
         let mut points: Vec<Point> = Vec::new();
         for (second, value) in steps {
@@ -71,33 +71,33 @@ impl Panel {
         points
     }
 
-    /// The points of a value that is measured now and then.
+    /// Returns the points of a sampled value.
     pub fn curve(&self, values: &[(f64, f64)]) -> Vec<Point> {
         values.iter().map(|(second, value)| (self.x(*second), self.y(*value))).collect()
     }
 
-    /// What is between two lines, filled.
-    pub fn between(&self, canvas: &Canvas<'_>, mut upper: Vec<Point>, lower: &[Point], colour: RGBColor) {
+    /// Fills the area between two lines.
+    pub fn between(&self, canvas: &Canvas<'_>, mut upper: Vec<Point>, lower: &[Point], color: RGBColor) {
         upper.extend(lower.iter().rev());
-        canvas.area(upper, colour, 1.0);
+        canvas.area(upper, color, 1.0);
     }
 
-    /// Words at the right end of lines, in the order of these heights, none on another.
+    /// Draws labels at the right end of lines, moved apart so that none overlap.
     pub fn ends(&self, canvas: &Canvas<'_>, labels: &[(f64, String, RGBColor)]) {
         let mut labels: Vec<(i32, &String, RGBColor)> =
-            labels.iter().map(|(value, label, colour)| (self.y(*value), label, *colour)).collect();
+            labels.iter().map(|(value, label, color)| (self.y(*value), label, *color)).collect();
         labels.sort_by_key(|label| label.0);
         for (y, label) in apart(labels.iter().map(|label| label.0)).into_iter().zip(&labels) {
             canvas.write(
                 label.1,
                 (RIGHT + 14, y),
-                Words { size: SMALL - 1, colour: label.2, bold: true, from: HPos::Left },
+                Words { size: SMALL - 1, color: label.2, bold: true, from: HPos::Left },
             );
         }
     }
 }
 
-/// Heights in rising order, moved down as far as it takes to have a line of words between each two.
+/// Moves sorted heights down until each two are at least one line of text apart.
 fn apart(heights: impl Iterator<Item = i32>) -> Vec<i32> {
     let mut placed: Vec<i32> = Vec::new();
     for height in heights {
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_stays_until_it_changes() {
+    fn step_function_keeps_its_value_until_it_changes() {
         let points = panel().stairs(&[(0.0, 0.0), (5.0, 100.0)]);
         let middle = i32::midpoint(LEFT, RIGHT);
         assert_eq!(points, [(LEFT, 200), (middle, 200), (middle, 100), (RIGHT, 100)]);
     }
 
     #[test]
-    fn what_has_no_value_has_no_line() {
+    fn empty_series_has_no_points() {
         assert_eq!(panel().stairs(&[]), []);
     }
 
@@ -133,7 +133,7 @@ mod tests {
     #[case::far(&[100, 150, 200], &[100, 150, 200])]
     #[case::near(&[100, 105, 200], &[100, 128, 200])]
     #[case::all_at_once(&[100, 100, 100], &[100, 128, 156])]
-    fn words_keep_apart(#[case] wanted: &[i32], #[case] placed: &[i32]) {
+    fn labels_do_not_overlap(#[case] wanted: &[i32], #[case] placed: &[i32]) {
         assert_eq!(apart(wanted.iter().copied()), placed);
     }
 }

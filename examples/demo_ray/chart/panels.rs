@@ -1,4 +1,4 @@
-//! What each of the charts shows.
+//! Contents of each chart.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,22 +13,22 @@ use crate::series::Series;
 use crate::series::observed::Standing;
 use crate::series::requests::{Latency, Second, WINDOW};
 
-/// What draws a chart in its place.
+/// Draws a chart in its panel.
 type Draw<'a> = Box<dyn Fn(&Canvas<'_>, &Panel) + 'a>;
-/// One of the latencies.
+/// Selects a percentile.
 type Percentile = fn(Latency) -> f64;
 
-/// A chart, before it has its place.
+/// A chart without a position.
 pub struct Chart<'a> {
     pub title: &'static str,
-    /// What is to be known beside the title.
+    /// Subtitle next to the title.
     pub aside: String,
     pub height: i32,
     pub values: Range<f64>,
     pub draw: Draw<'a>,
 }
 
-/// All of them, from top to bottom.
+/// Returns all charts from top to bottom.
 pub fn all(series: &Series) -> Vec<Chart<'_>> {
     vec![
         requests(&series.seconds),
@@ -40,7 +40,7 @@ pub fn all(series: &Series) -> Vec<Chart<'_>> {
     ]
 }
 
-/// The middle of each second, with a value of it.
+/// Returns the middle of each second with its value.
 fn by_second(seconds: &[Second], value: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)> {
     let values = seconds.iter().enumerate().map(|(at, second)| Some((at as f64 + 0.5, value(second)?)));
     values.flatten().collect()
@@ -57,19 +57,19 @@ fn requests(seconds: &[Second]) -> Chart<'_> {
         let ticks = [0.0, 10.0, 20.0, 30.0, 40.0].iter().filter(|tick| **tick <= most);
         panel.grid(canvas, &labelled(ticks));
         let mut below = panel.curve(&by_second(seconds, |_| Some(0.0)));
-        for (at, (version, colour, _)) in VERSIONS.iter().enumerate() {
+        for (at, (version, color, _)) in VERSIONS.iter().enumerate() {
             let sum = |second: &Second| VERSIONS[..=at].iter().map(|(version, ..)| answered(second, version)).sum();
             let above = panel.curve(&by_second(seconds, |second| Some(sum(second))));
-            panel.between(canvas, above.clone(), &below, *colour);
+            panel.between(canvas, above.clone(), &below, *color);
             below = above;
             if let Some((second, value)) = middle(seconds, at) {
-                let words = Words { size: SMALL + 5, colour: PAPER, bold: true, from: HPos::Center };
+                let words = Words { size: SMALL + 5, color: PAPER, bold: true, from: HPos::Center };
                 canvas.write(&format!("version {version}"), (panel.x(second), panel.y(value)), words);
             }
         }
     };
     Chart {
-        title: "Requests answered a second",
+        title: "Requests answered per second",
         aside: "by version".to_owned(),
         height: 250,
         values: 0.0..most * 1.08,
@@ -77,7 +77,8 @@ fn requests(seconds: &[Second]) -> Chart<'_> {
     }
 }
 
-/// In the middle of the seconds in which a version answered more than the others, and of what it answered then.
+/// Returns a label position: the middle of the seconds in which a version answered most requests,
+/// and half the height of its area there.
 fn middle(seconds: &[Second], of: usize) -> Option<(f64, f64)> {
     let by = |second: &Second| VERSIONS.map(|(version, ..)| answered(second, version));
     let is_most = |counts: &[f64; 2]| 2.0 * counts[of] > counts.iter().sum();
@@ -92,12 +93,12 @@ fn failed(series: &Series) -> Chart<'_> {
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         panel.grid(canvas, &[(0.0, "0".to_owned())]);
         let steps: Steps = series.seconds.iter().enumerate().map(|(at, of)| (at as f64, of.failed.into())).collect();
-        let colour = if series.total.failed == 0 { FAINT } else { ALARM };
-        canvas.line(panel.stairs(&steps), colour, 1.0, 5);
-        panel.ends(canvas, &[(0.0, format!("{} failed", series.total.failed), colour)]);
+        let color = if series.total.failed == 0 { FAINT } else { ALARM };
+        canvas.line(panel.stairs(&steps), color, 1.0, 5);
+        panel.ends(canvas, &[(0.0, format!("{} failed", series.total.failed), color)]);
     };
     Chart {
-        title: "Requests failed a second",
+        title: "Requests failed per second",
         aside: String::new(),
         height: 36,
         values: 0.0..f64::from(most),
@@ -114,10 +115,10 @@ fn latency(seconds: &[Second]) -> Chart<'_> {
         let mut ends = Vec::new();
         let lines: [(&str, RGBColor, Percentile); 2] =
             [("p99", RGBColor(0x9a, 0xa5, 0xb1), |of| of.p99), ("p50", INK, |of| of.p50)];
-        for (name, colour, of) in lines {
+        for (name, color, of) in lines {
             let values = by_second(seconds, |second| second.latency.map(|latency| of(latency).max(1.0).log10()));
-            canvas.line(panel.curve(&values), colour, 1.0, 4);
-            let dark = if colour == INK { INK } else { FAINT };
+            canvas.line(panel.curve(&values), color, 1.0, 4);
+            let dark = if color == INK { INK } else { FAINT };
             ends.extend(values.last().map(|(_, value)| (*value, name.to_owned(), dark)));
         }
         panel.ends(canvas, &ends);
@@ -126,7 +127,7 @@ fn latency(seconds: &[Second]) -> Chart<'_> {
     Chart { title: "Latency", aside, height: 150, values: 0.0..most.log10() * 1.04, draw: Box::new(draw) }
 }
 
-/// What a standing says of a version, from when it says anything on; nothing is said of one that is gone.
+/// Returns a value of a version over time, from its first occurrence on; zero where it is missing.
 fn of_version<'a>(
     standings: &'a [Standing],
     amounts: impl Fn(&'a Standing) -> &'a BTreeMap<String, f64>,
@@ -146,9 +147,9 @@ fn percent<'a>(
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         panel.grid(canvas, &labelled([0.0, 50.0, 100.0].iter()));
         let mut ends = Vec::new();
-        for (version, colour, dark) in &VERSIONS {
+        for (version, color, dark) in &VERSIONS {
             let steps = of_version(standings, amounts, version);
-            canvas.line(panel.stairs(&steps), *colour, 1.0, 6);
+            canvas.line(panel.stairs(&steps), *color, 1.0, 6);
             ends.extend(steps.last().map(|(_, value)| (*value, format!("version {version}"), *dark)));
         }
         panel.ends(canvas, &ends);
@@ -163,13 +164,13 @@ fn quota(standings: &[Standing]) -> Chart<'_> {
         panel.grid(canvas, &labelled(ticks.iter()));
         let nothing: Steps = standings.iter().map(|standing| (standing.at, 0.0)).collect();
         let mut below = panel.stairs(&nothing);
-        for (at, (_, colour, _)) in VERSIONS.iter().enumerate() {
+        for (at, (_, color, _)) in VERSIONS.iter().enumerate() {
             let sum = |standing: &Standing| {
                 VERSIONS[..=at].iter().map(|(version, ..)| standing.used.get(*version).unwrap_or(&0.0)).sum()
             };
             let steps: Steps = standings.iter().map(|standing| (standing.at, sum(standing))).collect();
             let above = panel.stairs(&steps);
-            panel.between(canvas, above.clone(), &below, *colour);
+            panel.between(canvas, above.clone(), &below, *color);
             below = above;
         }
         let held: Steps = standings.iter().map(|standing| (standing.at, standing.held)).collect();
@@ -178,10 +179,10 @@ fn quota(standings: &[Standing]) -> Chart<'_> {
         canvas.dashes(&panel.stairs(&quota), ALARM, 4);
         let last = standings.last().cloned().unwrap_or_default();
         let ends =
-            [(last.quota, format!("quota {}", last.quota), ALARM), (last.held, format!("held {}", last.held), INK)];
+            [(last.quota, format!("quota {}", last.quota), ALARM), (last.held, format!("reserved {}", last.held), INK)];
         panel.ends(canvas, &ends);
     };
-    let aside = "CPU cores; filled: what the pods request".to_owned();
+    let aside = "CPU cores; filled: requests of the pods".to_owned();
     Chart { title: "Quota of the queue", aside, height: 200, values: 0.0..most * 1.06, draw: Box::new(draw) }
 }
 

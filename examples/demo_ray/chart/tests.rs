@@ -12,7 +12,7 @@ use crate::series::requests::{Latency, Second, Total};
 )]
 #[case::without_a_number("a waits: insufficient quota for cpu in flavor f", "insufficient quota for cpu in flavor f")]
 #[case::of_another_kind("a waits: no flavor", "a waits: no flavor")]
-fn what_is_short(#[case] why: &str, #[case] expected: &str) {
+fn short_extracts_the_shortfall(#[case] why: &str, #[case] expected: &str) {
     assert_eq!(short(why), expected);
 }
 
@@ -44,7 +44,7 @@ fn series() -> Series {
 }
 
 #[test]
-fn the_picture_says_what_happened() {
+fn picture_labels_the_events() {
     let svg = svg(&series());
     for words in [
         "80 requests, 0 failed",
@@ -58,13 +58,13 @@ fn the_picture_says_what_happened() {
         "p99",
         "quota 3",
     ] {
-        assert!(svg.contains(words), "{words} isn't in {svg}");
+        assert!(svg.contains(words), "{words} is not in {svg}");
     }
-    assert!(!svg.contains("old cluster gone"), "that has not happened");
+    assert!(!svg.contains("old cluster deleted"), "no such event occurred");
 }
 
 #[test]
-fn nothing_measured_is_an_empty_picture() {
+fn empty_series_yields_a_picture() {
     let nothing = Series { seconds: vec![], standings: vec![], events: vec![], total: Total::default() };
     assert!(svg(&nothing).starts_with("<svg"));
 }

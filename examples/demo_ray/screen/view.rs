@@ -31,9 +31,9 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Reports whether a summary is due, if the last one was after `told` seconds.
-    pub fn is_told(&self, told: usize) -> bool {
-        self.seconds.len() >= told + EVERY
+    /// Reports whether a summary is due, if the last one was after `printed` seconds.
+    pub fn is_told(&self, printed: usize) -> bool {
+        self.seconds.len() >= printed + EVERY
     }
 
     /// Formats the state in one line.

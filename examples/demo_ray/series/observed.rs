@@ -41,7 +41,7 @@ pub struct Standing {
 pub struct Event {
     /// Seconds since the first request.
     pub at: f64,
-    /// What happened.
+    /// Kind of the event.
     pub what: What,
 }
 

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use sluice_testkit::load::Request;
 
-/// Window of the latency percentiles, in seconds: large enough for p99 to cover more than one or two requests.
+/// Window of the latency percentiles, in seconds: large enough for p99 to cover more than one or
+/// two requests.
 pub const WINDOW: usize = 5;
 
 /// The requests completed in one second.
@@ -102,7 +103,8 @@ mod tests {
 
     #[test]
     fn request_counts_in_the_second_of_its_completion() {
-        // Given a request completed immediately, one in the next second, one that fails, and one in an incomplete second,
+        // Given a request completed immediately, one in the next second, one that fails, and one in
+        // an incomplete second,
         let requests = [
             request(0.2, 0.1, Ok("1")),
             request(0.9, 0.3, Ok("2")),

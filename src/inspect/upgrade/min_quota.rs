@@ -154,10 +154,10 @@ mod tests {
         suggest: impl Fn(Amount) -> Option<Amount>,
     ) -> impl FnMut(&FlavorResourceAmounts) -> Result<Trial, Infallible> {
         move |quota| {
-            let lacks = needed.iter().filter(|(place, amount)| quota.get(place).is_none_or(|has| has < amount));
-            let suggested = lacks.clone().filter_map(|(place, amount)| Some((place.clone(), suggest(*amount)?)));
+            let deficits = needed.iter().filter(|(place, amount)| quota.get(place).is_none_or(|has| has < amount));
+            let suggested = deficits.clone().filter_map(|(place, amount)| Some((place.clone(), suggest(*amount)?)));
             Ok(Trial {
-                succeeds: lacks.clone().count() == 0,
+                succeeds: deficits.clone().count() == 0,
                 suggested: suggested.collect(),
                 used: needed.keys().cloned().collect(),
             })

@@ -247,17 +247,17 @@ impl IncrementalPlanner<'_> {
     }
 }
 
-/// Returns the last surge, in ascending order of need, that satisfies `goes`; None if there is
-/// none. Binary search: `goes` must be monotonic.
+/// Returns the last surge, in ascending order of need, that satisfies `satisfies`; None if there is
+/// none. Binary search: `satisfies` must be monotonic.
 fn last_satisfying(
     by_need: &BTreeMap<u32, Percent>,
-    mut goes: impl FnMut(Percent) -> Result<bool, PlanError>,
+    mut satisfies: impl FnMut(Percent) -> Result<bool, PlanError>,
 ) -> Result<Option<Percent>, PlanError> {
     let surges: Vec<Percent> = by_need.values().copied().collect();
     let (mut low, mut high) = (0, surges.len());
     while low < high {
         let middle = high - (high - low) / 2;
-        if goes(surges[middle - 1])? {
+        if satisfies(surges[middle - 1])? {
             low = middle;
         } else {
             high = middle - 1;

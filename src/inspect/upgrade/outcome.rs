@@ -289,8 +289,8 @@ fn blocking_message(sight: &JobSnapshot<'_>) -> Option<String> {
 }
 
 fn suggested_quota(waiting: &PendingCause) -> FlavorResourceAmounts {
-    let lacks = remediation::sufficient_quota(waiting).into_iter();
-    lacks.map(|(flavor, resource, amount)| (FlavorResource { flavor, resource }, amount)).collect()
+    let deficits = remediation::sufficient_quota(waiting).into_iter();
+    deficits.map(|(flavor, resource, amount)| (FlavorResource { flavor, resource }, amount)).collect()
 }
 
 /// Returns the usage of each job, by kind, namespace and name; without jobs that use nothing.

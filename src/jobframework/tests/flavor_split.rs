@@ -17,8 +17,8 @@ fn split_upgrade() -> (Member, Member, Workload, Workload) {
     let upgrading = job(vec![active.clone(), pending.clone()]);
     let waiting = created_slice(&plan_for(&upgrading, &[&held])).expect("a successor");
     let plan = plan_flavor_bound(&upgrading, &[&held, &waiting], &["small"]);
-    let apart = patched_slice(&plan, &waiting).expect("the pending slice changes");
-    (active, pending, held, apart)
+    let split = patched_slice(&plan, &waiting).expect("the pending slice changes");
+    (active, pending, held, split)
 }
 
 fn owned_counts(counts: &[(&str, i32)]) -> Vec<(String, i32)> {
@@ -27,45 +27,45 @@ fn owned_counts(counts: &[(&str, i32)]) -> Vec<(String, i32)> {
 
 #[test]
 fn only_pod_sets_without_capacity_are_split() {
-    let (active, pending, held, apart) = split_upgrade();
+    let (active, pending, held, split) = split_upgrade();
 
-    assert_eq!(counts(&apart), owned_counts(&[("head", 2), ("small", 2), ("small-2", 3)]));
-    let templates: Vec<_> = apart.spec.pod_sets.iter().map(|set| &set.template).collect();
+    assert_eq!(counts(&split), owned_counts(&[("head", 2), ("small", 2), ("small-2", 3)]));
+    let templates: Vec<_> = split.spec.pod_sets.iter().map(|set| &set.template).collect();
     assert_eq!(templates[1], templates[2]);
-    let plan = plan_flavor_bound(&job(vec![active, pending]), &[&held, &apart], &[]);
+    let plan = plan_flavor_bound(&job(vec![active, pending]), &[&held, &split], &[]);
     assert!(plan.writes.is_empty(), "the split stays: {plan:?}");
 }
 
 #[test]
 fn shared_pod_sets_are_split_if_running_pods_lack_capacity_next_to_the_new_ones() {
-    let (active, pending, held, apart) = split_upgrade();
+    let (active, pending, held, split) = split_upgrade();
 
-    let plan = plan_flavor_bound(&job(vec![active, pending]), &[&held, &apart], &["small"]);
+    let plan = plan_flavor_bound(&job(vec![active, pending]), &[&held, &split], &["small"]);
 
-    let all_split = patched_slice(&plan, &apart).expect("the pending slice changes");
+    let all_split = patched_slice(&plan, &split).expect("the pending slice changes");
     assert_eq!(counts(&all_split), owned_counts(&[("head", 1), ("small", 2), ("head-2", 1), ("small-2", 3)]));
 }
 
 #[test]
 fn member_keeps_its_separate_pod_set_once_the_old_member_is_gone() {
-    let (active, pending, held, apart) = split_upgrade();
-    let apart = admitted(apart);
+    let (active, pending, held, split) = split_upgrade();
+    let split = admitted(split);
 
     let switching = job(vec![active.clone(), pending.clone()]);
-    plan_for(&switching, &[&held, &apart]);
+    plan_for(&switching, &[&held, &split]);
     assert_eq!(gate_writes(&switching), [("b".to_owned(), true)]);
 
     let ended = job(vec![terminating(with_remaining_pods(active, &[])), running(pending)]);
-    let shrunk = patched_slice(&plan_for(&ended, &[&apart]), &apart).expect("a smaller slice");
+    let shrunk = patched_slice(&plan_for(&ended, &[&split]), &split).expect("a smaller slice");
     assert_eq!(counts(&shrunk), owned_counts(&[("head", 1), ("small-2", 3)]));
 }
 
 #[test]
 fn next_member_uses_the_newest_pod_set_of_its_kind() {
-    let (_, pending, _, apart) = split_upgrade();
+    let (_, pending, _, split) = split_upgrade();
     let serving = running(pending);
     let alone = job(vec![serving.clone()]);
-    let held = patched_slice(&plan_for(&alone, &[&admitted(apart.clone())]), &apart).expect("a slice for one");
+    let held = patched_slice(&plan_for(&alone, &[&admitted(split.clone())]), &split).expect("a slice for one");
 
     let successor = created_slice(&plan_for(&job(vec![serving, cluster("c", 2, "1")]), &[&admitted(held)]));
 

@@ -124,9 +124,9 @@ pub fn replay(lines: impl IntoIterator<Item: AsRef<[u8]>>) -> Result<ReplaySumma
             }
             (LogLine::Start { format: found, .. }, _) => return Err(ReplayError::Format { line, found }),
             (_, None) => return Err(ReplayError::MissingStart { line }),
-            (LogLine::Input { at, input: told }, Some(engine)) => {
+            (LogLine::Input { at, input }, Some(engine)) => {
                 replay.inputs += 1;
-                engine.observe(at, &told.to_input());
+                engine.observe(at, &input.to_input());
             }
             (LogLine::Cycle { at, decisions }, Some(engine)) => replay.compare(line, at, decisions, engine),
         }

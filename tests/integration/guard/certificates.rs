@@ -1,4 +1,5 @@
-//! The webhook's certificate: shared by all replicas, rotated before expiry, and trusted before it is served.
+//! The webhook's certificate: shared by all replicas, rotated before expiry, and trusted before it
+//! is served.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -72,7 +73,8 @@ async fn replicas_started_simultaneously_converge_on_one_certificate_that_surviv
     let first = manager_at(&env, ports[0], &flags).await;
     let second = manager_at(&env, ports[1], &flags).await;
 
-    // Both replicas serve the certificate in the Secret, regardless of leadership, and the API server trusts it.
+    // Both replicas serve the certificate in the Secret, regardless of leadership, and the API
+    // server trusts it.
     eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
     let bundle = kept(&env).await.expect("a certificate");
     for port in ports {

@@ -1,4 +1,5 @@
-//! Jobs and pods in all states that the policies distinguish. No manager runs, so they do not change.
+//! Jobs and pods in all states that the policies distinguish. No manager runs, so they do not
+//! change.
 
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};

@@ -1,4 +1,5 @@
-//! Operations that the policies must not block: deletion, finalizers, garbage collection, and KubeRay's operator.
+//! Operations that the policies must not block: deletion, finalizers, garbage collection, and
+//! KubeRay's operator.
 
 use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};

@@ -274,7 +274,8 @@ async fn each_policy_rejects_an_administrator_with_its_message_and_allows_sluice
     assert!(problems.is_empty(), "{} of {} failed:\n{}", problems.len(), changes.len(), problems.join("\n"));
 }
 
-/// Returns options of incremental upgrades, each with the text required in its rejection; empty if it is valid.
+/// Returns options of incremental upgrades, each with the text required in its rejection; empty if
+/// it is valid.
 fn in_steps() -> Vec<(&'static str, Value)> {
     let options = |changes: Value| {
         let usual =

@@ -123,8 +123,8 @@ async fn template_unsuspended_while_sluice_is_down_is_suspended_without_creating
     env.apply_samples().await;
     env.serves_from("2.52.0").await;
 
-    // Given that the policies are removed and Sluice is down, when the template is unsuspended and the service
-    // upgraded,
+    // Given that the policies are removed and Sluice is down, when the template is unsuspended and
+    // the service upgraded,
     manager.kill().await;
     env.delete_policy("sluice-template-gate").await;
     let open = Patch::Merge(json!({"spec": {"rayClusterConfig": {"suspend": false, "rayVersion": "2.53.0"}}}));
@@ -133,8 +133,8 @@ async fn template_unsuspended_while_sluice_is_down_is_suspended_without_creating
     })
     .await;
 
-    // then the template is suspended again once Sluice is back, and the pending cluster waits for quota without a
-    // pod.
+    // then the template is suspended again once Sluice is back, and the pending cluster waits for
+    // quota without a pod.
     let _manager = env.manager().await;
     let (pending, _) = env.waits_for_quota().await;
     assert_eq!(env.service().await.spec.ray_cluster_config.suspend, Some(true));

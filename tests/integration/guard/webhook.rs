@@ -18,7 +18,8 @@ pub(crate) async fn manager_at(env: &TestEnv, port: u16, flags: &[&str]) -> Mana
     env.manager_with(&[&[address.as_str()], flags].concat()).await
 }
 
-/// Configures the API server to call a webhook at a local port: managers run outside of the cluster.
+/// Configures the API server to call a webhook at a local port: managers run outside of the
+/// cluster.
 pub(crate) async fn configure(env: &TestEnv, port: u16) {
     let mut configuration: Value =
         serde_saphyr::from_str(include_str!("../../../config/webhook/configuration.yaml")).expect("YAML");
@@ -26,8 +27,8 @@ pub(crate) async fn configure(env: &TestEnv, port: u16) {
     env.apply(&configuration.to_string()).await.expect("the configuration");
 }
 
-/// Starts a manager and waits until the API server calls its webhook. Returns the manager and the webhook's
-/// port.
+/// Starts a manager and waits until the API server calls its webhook. Returns the manager and the
+/// webhook's port.
 pub(crate) async fn manager_that_is_called(env: &TestEnv, flags: &[&str]) -> (Manager, u16) {
     let port = free_port();
     configure(env, port).await;
@@ -129,7 +130,8 @@ async fn without_the_webhook_objects_are_created_and_no_pod_exists_without_quota
     let basket = crate::rayclusters::manifest();
     env.apply(&basket).await.expect("the cluster is created");
 
-    // When Sluice is back, without the webhook, then both are suspended and wait for quota without a pod.
+    // When Sluice is back, without the webhook, then both are suspended and wait for quota without
+    // a pod.
     let _manager = env.manager().await;
     eventually("the template is suspended", async || {
         (env.service().await.spec.ray_cluster_config.suspend == Some(true)).then_some(())

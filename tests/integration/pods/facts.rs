@@ -1,5 +1,5 @@
-//! Objects as facts: paths and their JSON values. Values that differ between control planes, and defaults of the
-//! API server, are omitted.
+//! Objects as facts: paths and their JSON values. Values that differ between control planes, and
+//! defaults of the API server, are omitted.
 
 use std::collections::BTreeMap;
 
@@ -104,12 +104,14 @@ fn spaced(text: &str) -> String {
     text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// Reports whether a list entry is the service account volume that the API server mounts into every pod.
+/// Reports whether a list entry is the service account volume that the API server mounts into every
+/// pod.
 fn is_of_the_account(key: &str) -> bool {
     key.contains("kube-api-access-") || key.contains("/var/run/secrets/kubernetes.io/serviceaccount")
 }
 
-/// Returns the keys of list entries: their names, and for containers also the index, since the first runs Ray.
+/// Returns the keys of list entries: their names, and for containers also the index, since the
+/// first runs Ray.
 fn keys(place: &str, entries: &[Value]) -> Vec<String> {
     let field = match place.rsplit('.').next() {
         Some("volumeMounts") => "mountPath",

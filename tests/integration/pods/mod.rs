@@ -1,7 +1,9 @@
-//! Compares the objects created for RayClusters with those that KubeRay creates for the same RayClusters.
+//! Compares the objects created for RayClusters with those that KubeRay creates for the same
+//! RayClusters.
 //!
 //! `clusters.yaml` has the clusters. `golden/` has the objects that KubeRay 1.7.0 creates for each on a real
-//! control plane: the first cluster in full, the others as differences from it; `make golden` writes it.
+//! control plane: the first cluster in full, the others as differences from it; `make golden`
+//! writes it.
 //! `differences.yaml` has the intentional differences and their reasons.
 
 mod facts;
@@ -20,8 +22,8 @@ use sluice_testkit::real_kuberay::{RealKubeRay, control_plane_with};
 use sluice_testkit::{TestEnv, eventually_or_tell};
 
 const NAMESPACE: &str = "pods-of-the-corpus";
-/// Labels of a worker: index of its replica in the group, index of the host in the replica, and name of the
-/// replica.
+/// Labels of a worker: index of its replica in the group, index of the host in the replica, and
+/// name of the replica.
 const INDEX: &str = "ray.io/worker-group-replica-index";
 const HOST: &str = "ray.io/replica-host-index";
 const REPLICA: &str = "ray.io/worker-group-replica-name";

@@ -11,8 +11,8 @@ use sluice_testkit::http::Http;
 use sluice_testkit::load::assert_all_answered;
 use sluice_testkit::within;
 
-/// Returns the service with the Ray autoscaler and one worker for each replica of its slow market. It requests
-/// 1500m CPU and 2.5 GiB, plus 500m and 1 GiB for each additional worker.
+/// Returns the service with the Ray autoscaler and one worker for each replica of its slow market.
+/// It requests 1500m CPU and 2.5 GiB, plus 500m and 1 GiB for each additional worker.
 fn autoscaled() -> Value {
     let mut service = service("slow");
     configure(&mut service, |deployment| {
@@ -50,7 +50,8 @@ pub(super) async fn a_worker_that_ray_asks_for_waits_for_quota_and_serves(stage:
     stage.apply(&autoscaled()).await;
     stage.let_in().await;
 
-    // when there are more requests than one replica should handle, then Ray requests another worker,
+    // when there are more requests than one replica should handle, then Ray requests another
+    // worker,
     let load = stage.load().await;
     let cluster = env.serves_from("2.52.0").await;
     let worker = waiting_worker(stage, &cluster).await;

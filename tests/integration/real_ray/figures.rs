@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use sluice_testkit::load::Request;
 
-/// Window of the throughput, as in Locust, whose curves KubeRay's guide to incremental upgrades shows.
+/// Window of the throughput, as in Locust, whose curves KubeRay's guide to incremental upgrades
+/// shows.
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// Prints a one-line summary of the requests of a scenario.
@@ -30,7 +31,8 @@ pub(super) fn tell(scenario: &str, requests: &[Request]) {
     );
 }
 
-/// Returns the number of answered requests in each window that ends within `during`, one second apart.
+/// Returns the number of answered requests in each window that ends within `during`, one second
+/// apart.
 pub(super) fn throughput(requests: &[Request], during: Range<Duration>) -> Vec<usize> {
     let answered = requests.iter().filter(|request| request.answer.is_ok());
     let answered: Vec<Duration> = answered.map(|request| request.sent + request.latency).collect();

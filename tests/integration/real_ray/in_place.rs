@@ -8,7 +8,8 @@ use sluice_testkit::http::Http;
 use sluice_testkit::load::assert_all_answered;
 use sluice_testkit::within;
 
-/// Price of a mango after the change in the first RayService guide (KubeRay 0.3 `docs/guidance/rayservice.md`).
+/// Price of a mango after the change in the first RayService guide (KubeRay 0.3
+/// `docs/guidance/rayservice.md`).
 pub(super) const PRICE: u64 = 4;
 
 /// Returns the service with the price in its Serve configuration.

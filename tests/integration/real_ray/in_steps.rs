@@ -15,8 +15,8 @@ use sluice_testkit::within;
 
 /// Time before the upgrade in which the baseline throughput is measured.
 const BEFORE: Duration = Duration::from_secs(60);
-/// Tolerated deviation in requests per step: a round of the gateway's weighted round robin may be incomplete or
-/// restart when the set of pods changes.
+/// Tolerated deviation in requests per step: a round of the gateway's weighted round robin may be
+/// incomplete or restart when the set of pods changes.
 const TOLERANCE: usize = 5;
 
 /// Returns the service with two replicas of each deployment, upgraded incrementally.

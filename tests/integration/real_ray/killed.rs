@@ -21,7 +21,8 @@ pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(stage: &mu
     })
     .await;
 
-    // when Sluice is killed, and again as soon as the new version answers, then restarted managers complete it,
+    // when Sluice is killed, and again as soon as the new version answers, then restarted managers
+    // complete it,
     stage.kill_manager().await;
     stage.is_answered_by("3", &load).await;
     stage.kill_manager().await;
@@ -52,10 +53,12 @@ fn restarts(pod: &Pod) -> i32 {
     statuses.map(|status| status.restart_count).sum()
 }
 
-/// Without GCS fault tolerance, a service only recovers by itself, on the same cluster and with the same
-/// configuration: KubeRay's `TestRedeployRayServe` expects the applications to be redeployed on another head,
-/// and by <https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/kuberay-gcs-ft.html> the cluster loses
-/// its state, and workers stop because the new head does not know them. Requests fail until then.
+/// Without GCS fault tolerance, a service only recovers by itself, on the same cluster and with the
+/// same configuration: KubeRay's `TestRedeployRayServe` expects the applications to be redeployed
+/// on another head, and by
+/// <https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/kuberay-gcs-ft.html> the cluster
+/// loses its state, and workers stop because the new head does not know them. Requests fail until
+/// then.
 pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &Stage) {
     // Given a service with one worker, configured in place,
     let env = &stage.env;

@@ -1,7 +1,7 @@
 //! Sluice on real Ray behind a real gateway, under continuous load. `make ray` runs it.
 //!
-//! Each test has a separate environment in which several scenarios run in sequence, because a Ray cluster is
-//! slow to start.
+//! Each test has a separate environment in which several scenarios run in sequence, because a Ray
+//! cluster is slow to start.
 
 mod autoscaling;
 mod figures;

@@ -17,7 +17,8 @@ pub(super) async fn an_upgrade_waits_for_quota_and_no_request_is_lost(stage: &St
     assert_eq!(load.next(SOME).await, BTreeMap::from([("1".to_owned(), SOME)]));
     assert!(env.pods_of(&pending).await.is_empty());
 
-    // and once the quota is raised, the new one does: no request fails, and none goes back to the old version.
+    // and once the quota is raised, the new one does: no request fails, and none goes back to the
+    // old version.
     env.set_quota("2", "4Gi").await;
     stage.is_answered_by("2", &load).await;
     env.only_cluster(&pending).await;

@@ -26,8 +26,8 @@ async fn ready_pods(stage: &Stage, old: &BTreeSet<String>) -> BTreeSet<String> {
     .await
 }
 
-/// Returns the maximum number of simultaneous pods, and the number of old pods that existed when the first new
-/// one was created.
+/// Returns the maximum number of simultaneous pods, and the number of old pods that existed when
+/// the first new one was created.
 fn overlap(history: &[Change], old: &BTreeSet<String>) -> (usize, usize) {
     let mut state = State::default();
     let (mut most, mut left) = (0, 0);

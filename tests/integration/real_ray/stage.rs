@@ -1,4 +1,5 @@
-//! Fixture of the scenarios on real Ray: a control plane, a node that runs pods as processes, Traefik and Sluice.
+//! Fixture of the scenarios on real Ray: a control plane, a node that runs pods as processes,
+//! Traefik and Sluice.
 
 use std::time::Duration;
 
@@ -104,7 +105,8 @@ pub(super) fn url() -> String {
     format!("http://{ADDRESS}/fruit?amount=2")
 }
 
-/// Returns the images of the application's versions. `slow` delays each response, and `rotten` never starts.
+/// Returns the images of the application's versions. `slow` delays each response, and `rotten`
+/// never starts.
 fn images() -> Value {
     let of = |version: &str, more: &[(&str, &str)]| {
         let mut all =
@@ -121,7 +123,8 @@ fn images() -> Value {
     })
 }
 
-/// Returns the sample RayService with this version of its application, whose replicas all fit on any node.
+/// Returns the sample RayService with this version of its application, whose replicas all fit on
+/// any node.
 pub(super) fn service(version: &str) -> Value {
     let text = SERVICE_SAMPLE.replace("rayproject/ray:2.52.0", &format!("fruit:{version}"));
     let mut service: Value = serde_saphyr::from_str(&text).expect("YAML");

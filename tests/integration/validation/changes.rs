@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::objects::{group, pod_set};
 
-/// A change of an existing object, and the texts required in its rejection; none if it must be accepted.
+/// A change of an existing object, and the texts required in its rejection; none if it must be
+/// accepted.
 pub(super) struct Change {
     pub(super) kind: &'static str,
     pub(super) rule: &'static str,

@@ -1,6 +1,6 @@
-//! Objects that Kueue rejects are rejected with the field and the rule (kueue v0.19.2 `pkg/webhooks` and the
-//! validation markers of `apis/kueue/v1beta2`). Every rule has a valid and an invalid case; all run against one
-//! API server.
+//! Objects that Kueue rejects are rejected with the field and the rule (kueue v0.19.2
+//! `pkg/webhooks` and the validation markers of `apis/kueue/v1beta2`). Every rule has a valid and
+//! an invalid case; all run against one API server.
 
 mod changes;
 mod creations;

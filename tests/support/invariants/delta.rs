@@ -1,4 +1,5 @@
-//! I4: a slice reserves quota before its predecessor releases it. The pair is always counted exactly once.
+//! I4: a slice reserves quota before its predecessor releases it. The pair is always counted
+//! exactly once.
 
 use sluice_api::condition::is_true;
 use sluice_api::kueue::Workload;
@@ -18,8 +19,8 @@ pub(super) fn check(state: &State, was: Option<&Workload>, workload: &Workload, 
     }
 }
 
-/// Checks that at most one admitted slice of a job counts on its own: all others are replaced by it, directly
-/// or through finished slices.
+/// Checks that at most one admitted slice of a job counts on its own: all others are replaced by
+/// it, directly or through finished slices.
 fn twice(state: &State, job: &str) -> Vec<Breach> {
     let holders: Vec<&Workload> = slices_of(state, job).filter(|slice| holds_quota(slice)).collect();
     let on_their_own = holders.iter().filter(|slice| counts(state, slice)).count();
@@ -32,8 +33,8 @@ fn twice(state: &State, job: &str) -> Vec<Breach> {
     vec![Breach::of(Invariant::Delta, message)]
 }
 
-/// Checks that quota released by a slice is held by another one while the job has unsuspended clusters.
-/// Evicted slices are exempt.
+/// Checks that quota released by a slice is held by another one while the job has unsuspended
+/// clusters. Evicted slices are exempt.
 fn not_at_all(state: &State, job: &str, was: &Workload, workload: &Workload) -> Vec<Breach> {
     let conditions = |workload: &Workload| workload.status.clone().unwrap_or_default().conditions;
     let evicted = is_true(&conditions(was), "Evicted") || is_true(&conditions(workload), "Evicted");

@@ -25,9 +25,10 @@ pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {
     vec![Breach::of(Invariant::Gate, message)]
 }
 
-/// Returns the number of pods that the unsuspended clusters of a job need, by PodSet. The opened cluster needs
-/// everything it requests. Another one may have been scaled up since: it gets at most what the slice covers,
-/// minus, until the slice record says so, what the slice can do without. Terminating clusters are left to I3.
+/// Returns the number of pods that the unsuspended clusters of a job need, by PodSet. The opened
+/// cluster needs everything it requests. Another one may have been scaled up since: it gets at most
+/// what the slice covers, minus, until the slice record says so, what the slice can do without.
+/// Terminating clusters are left to I3.
 fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BTreeMap<String, i32> {
     let record = SliceRecord::from_workload(slice).unwrap_or_default();
     let mut needed: BTreeMap<String, i32> = BTreeMap::new();
@@ -61,8 +62,8 @@ fn groups(cluster: &RayCluster) -> impl Iterator<Item = (String, String, i32)> {
     std::iter::once(("headgroup".to_owned(), "head".to_owned(), 1)).chain(workers)
 }
 
-/// Reports whether a slice covers the needed pods. A PodSet is named after its group, with a suffix if the
-/// group's pods have another shape.
+/// Reports whether a slice covers the needed pods. A PodSet is named after its group, with a suffix
+/// if the group's pods have another shape.
 fn covers(slice: &Workload, needed: &BTreeMap<String, i32>) -> bool {
     let admission = slice.status.as_ref().and_then(|status| status.admission.as_ref());
     let assignments = admission.map(|admission| admission.pod_set_assignments.as_slice()).unwrap_or_default();

@@ -26,9 +26,9 @@ use tree::{Quotas, Usage};
 pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 const REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 
-/// Time after a quota change during which an admission based on the previous quota may still arrive. (Quota
-/// and admissions are different objects and not written atomically. On a busy machine a write takes this
-/// long.)
+/// Time after a quota change during which an admission based on the previous quota may still
+/// arrive. (Quota and admissions are different objects and not written atomically. On a busy
+/// machine a write takes this long.)
 const ON_THE_WAY: Duration = Duration::from_secs(3);
 
 /// An invariant of the design (DESIGN.md numbers them).
@@ -36,11 +36,13 @@ const ON_THE_WAY: Duration = Duration::from_secs(3);
 pub enum Invariant {
     /// I1: no admission takes a ClusterQueue past what the cohort tree makes available to it.
     Quota,
-    /// I2: a gate is opened only if one admitted slice covers all unsuspended clusters of the job together.
+    /// I2: a gate is opened only if one admitted slice covers all unsuspended clusters of the job
+    /// together.
     Gate,
     /// I3: the pods of a queued job never request more than the job has reserved.
     Physical,
-    /// I4: a slice reserves quota before its predecessor releases it. The pair is always counted exactly once.
+    /// I4: a slice reserves quota before its predecessor releases it. The pair is always counted
+    /// exactly once.
     Delta,
     /// I5: a pending workload is admitted whenever capacity allows it.
     Liveness,
@@ -87,7 +89,8 @@ impl fmt::Display for Breach {
     }
 }
 
-/// Replays a history. Returns every violation with the resource version of the change that caused it.
+/// Replays a history. Returns every violation with the resource version of the change that caused
+/// it.
 pub fn breaches(history: &[Change]) -> Vec<String> {
     let mut watchdog = Watchdog::new(ON_THE_WAY);
     let seen = history.iter().flat_map(|change| {
@@ -97,8 +100,8 @@ pub fn breaches(history: &[Change]) -> Vec<String> {
     seen.collect()
 }
 
-/// Replays a history that has converged. Returns the jobs whose reserved quota differs from the requests of
-/// their pods.
+/// Replays a history that has converged. Returns the jobs whose reserved quota differs from the
+/// requests of their pods.
 pub fn inexact(history: &[Change]) -> Vec<String> {
     let mut watchdog = Watchdog::new(ON_THE_WAY);
     for change in history {
@@ -118,7 +121,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Returns a checker without state. Decisions may be in flight for `on_the_way` after a quota change.
+    /// Returns a checker without state. Decisions may be in flight for `on_the_way` after a quota
+    /// change.
     pub fn new(on_the_way: Duration) -> Self {
         Self {
             state: State::default(),
@@ -178,8 +182,8 @@ impl Watchdog {
         }
     }
 
-    /// Returns the jobs whose reserved quota differs from the requests of their pods. Valid only after
-    /// convergence.
+    /// Returns the jobs whose reserved quota differs from the requests of their pods. Valid only
+    /// after convergence.
     pub fn inexact(&self) -> Vec<Breach> {
         self.pods.inexact(&self.state)
     }
@@ -203,12 +207,14 @@ impl Watchdog {
     }
 }
 
-/// Reports whether a Workload's reservation counts toward usage. A slice with an admitted successor does not.
+/// Reports whether a Workload's reservation counts toward usage. A slice with an admitted successor
+/// does not.
 pub fn counts(state: &State, workload: &Workload) -> bool {
     holds_quota(workload) && !is_succeeded(state, workload)
 }
 
-/// Reports whether a slice holds quota in place of this one, directly or through finished successors.
+/// Reports whether a slice holds quota in place of this one, directly or through finished
+/// successors.
 fn is_succeeded(state: &State, workload: &Workload) -> bool {
     let key = key(workload);
     let mut successors = state.workloads.values().filter(|other| replaces(other) == Some(&key));
@@ -233,8 +239,8 @@ pub fn add_usage(usage: &mut Usage, holder: &Workload) {
     }
 }
 
-/// Adds the maximum of what a Workload and the slices that it replaces have reserved: until those are
-/// finished, pods may still run on their quota.
+/// Adds the maximum of what a Workload and the slices that it replaces have reserved: until those
+/// are finished, pods may still run on their quota.
 pub fn add_holding(usage: &mut Usage, state: &State, holder: &Workload) {
     add_largest(usage, std::iter::once(holder).chain(replaced_by(state, holder)), |slice| {
         let mut held = Usage::new();
@@ -262,8 +268,8 @@ fn add_largest<'a, P: Ord + Clone, K: Ord>(
     }
 }
 
-/// Returns the slices replaced by this one that still hold quota, newest first. Finished slices in between
-/// are skipped.
+/// Returns the slices replaced by this one that still hold quota, newest first. Finished slices in
+/// between are skipped.
 pub fn replaced_by<'a>(state: &'a State, slice: &Workload) -> Vec<&'a Workload> {
     let mut replaced: Vec<&Workload> = Vec::new();
     let mut before = replaces(slice).and_then(|key| state.workloads.get(key));

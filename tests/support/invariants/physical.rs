@@ -1,5 +1,6 @@
-//! I3: the pods of a queued job never request more than the job has reserved, in total and per PodSet.
-//! If the upgrade strategy of a cluster is Recreate, the pods of a group never differ in their template.
+//! I3: the pods of a queued job never request more than the job has reserved, in total and per
+//! PodSet. If the upgrade strategy of a cluster is Recreate, the pods of a group never differ in
+//! their template.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,8 +35,8 @@ type MadeAs = (String, Option<String>, Option<ResourceRequirements>);
 
 /// A pod that may run.
 struct Running {
-    /// PodSet that the pod is counted in, from its label. Pods of other operators have none unless they
-    /// were gated.
+    /// PodSet that the pod is counted in, from its label. Pods of other operators have none unless
+    /// they were gated.
     pod_set: Option<String>,
     requests: Amounts,
 }
@@ -71,8 +72,8 @@ impl Pods {
         job_of(state, &cluster)
     }
 
-    /// Checks that no group of the pod's cluster mixes pods of different templates, if its upgrade strategy is
-    /// Recreate.
+    /// Checks that no group of the pod's cluster mixes pods of different templates, if its upgrade
+    /// strategy is Recreate.
     pub(super) fn check_renewal(&self, state: &State, pod: &Pod) -> Vec<Breach> {
         let Some(cluster) = owner_uid(pod) else { return Vec::new() };
         let strategy =
@@ -117,8 +118,8 @@ impl Pods {
         breaches
     }
 
-    /// Returns the jobs whose reserved quota differs from the requests of their pods. Valid only after
-    /// convergence.
+    /// Returns the jobs whose reserved quota differs from the requests of their pods. Valid only
+    /// after convergence.
     pub(super) fn inexact(&self, state: &State) -> Vec<Breach> {
         let jobs: BTreeSet<String> =
             state.workloads.values().filter(|slice| holds_quota(slice)).filter_map(owner_uid).collect();
@@ -157,8 +158,8 @@ fn requested<'a>(pods: impl Iterator<Item = &'a Running>) -> Amounts {
     requested
 }
 
-/// Returns the quota that a job has reserved for each of its PodSets, by resource, summed over all flavors: the
-/// maximum over a slice and the unfinished slices that it replaces.
+/// Returns the quota that a job has reserved for each of its PodSets, by resource, summed over all
+/// flavors: the maximum over a slice and the unfinished slices that it replaces.
 fn reserved_by_pod_set(state: &State, job: &str) -> BTreeMap<String, Amounts> {
     let mut reserved: BTreeMap<String, Amounts> = BTreeMap::new();
     for slice in slices_of(state, job).filter(|slice| counts(state, slice)) {
@@ -197,8 +198,9 @@ pub fn may_run(pod: &Pod) -> bool {
     !has_ended(pod) && gates.is_none_or(|gates| gates.is_empty())
 }
 
-/// Returns the uid of the cluster that a pod belongs to: that of its owner, since the name may have been reused
-/// by another cluster. For a submitter pod it is the uid of the RayJob that it was ungated for.
+/// Returns the uid of the cluster that a pod belongs to: that of its owner, since the name may have
+/// been reused by another cluster. For a submitter pod it is the uid of the RayJob that it was
+/// ungated for.
 fn cluster_of(state: &State, pod: &Pod) -> Option<String> {
     if let Some(job) = pod.labels().get("kueue.x-k8s.io/job-uid") {
         return Some(job.clone());
@@ -216,13 +218,13 @@ fn job_of(state: &State, cluster: &str) -> Option<String> {
     if let Some(cluster) = state.ray_clusters.values().find(|known| known.metadata.uid.as_deref() == Some(cluster)) {
         return cluster.labels().contains_key(QUEUE_NAME).then(|| job_uid(cluster));
     }
-    // The cluster was deleted but its pods may still exist: the job that reserved their quota must still
-    // hold it.
+    // The cluster was deleted but its pods may still exist: the job that reserved their quota must
+    // still hold it.
     let quoted = format!("\"{cluster}");
     let covers =
         |slice: &&Workload| slice.annotations().get("sluice.dev/slice").is_some_and(|record| record.contains(&quoted));
-    // Try the Workloads owned by the uid itself first: a batch/v1 Job owns its Workload, and there may be
-    // thousands of them.
+    // Try the Workloads owned by the uid itself first: a batch/v1 Job owns its Workload, and there
+    // may be thousands of them.
     let slice = slices_of(state, cluster).find(covers).or_else(|| state.workloads.values().find(covers));
     slice.and_then(owner_uid)
 }

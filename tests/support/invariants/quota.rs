@@ -7,8 +7,8 @@ use super::tree::{Quotas, Usage};
 use super::{Breach, Invariant, add_holding, add_usage, counts, key};
 use crate::history::State;
 
-/// Checks a new admission of `workload` against the quotas in effect. Returns the violations under the one that
-/// gives the fewest.
+/// Checks a new admission of `workload` against the quotas in effect. Returns the violations under
+/// the one that gives the fewest.
 pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) -> Vec<Breach> {
     let breach = |message: String| Breach::of(Invariant::Quota, message);
     let key = key(workload);

@@ -1,5 +1,5 @@
-//! Naive computation of the capacity available to a ClusterQueue from its Cohorts and the usage of all
-//! ClusterQueues, by the rules of kueue v0.19.2 `pkg/cache/scheduler/resource_node.go`.
+//! Naive computation of the capacity available to a ClusterQueue from its Cohorts and the usage of
+//! all ClusterQueues, by the rules of kueue v0.19.2 `pkg/cache/scheduler/resource_node.go`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -56,8 +56,8 @@ impl Quotas {
         Self { nodes }
     }
 
-    /// Returns the amount that a ClusterQueue may use in addition to `usage`, in the base unit of the resource.
-    /// Zero if an ancestor Cohort is part of a cycle.
+    /// Returns the amount that a ClusterQueue may use in addition to `usage`, in the base unit of
+    /// the resource. Zero if an ancestor Cohort is part of a cycle.
     pub fn available(&self, queue: &str, pair: &Pair, usage: &Usage) -> i128 {
         let name = Name::ClusterQueue(queue.to_owned());
         let mut above = BTreeSet::new();

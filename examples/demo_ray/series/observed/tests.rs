@@ -22,7 +22,8 @@ fn cluster(version: &str) -> Object {
     Object::RayCluster(object(&format!("fruit-{version}"), json!({"spec": cluster_spec(version)})))
 }
 
-/// A service that wants a version, serves from the cluster of another one, and waits or doesn't.
+/// Returns a service with this desired version, active cluster of `active`, pending for quota or
+/// not.
 fn service(wanted: &str, active: &str, waits: bool) -> Object {
     let condition = json!({
         "type": "sluice.dev/Admitted", "status": if waits { "False" } else { "True" },
@@ -67,7 +68,7 @@ fn route(shares: &[(&str, i32)]) -> Object {
     Object::HTTPRoute(object("fruit-httproute", json!({"spec": {"rules": rules}})))
 }
 
-/// The changes of a history, each at so many seconds.
+/// Returns a history of changes, each at this time in seconds.
 fn history(changes: Vec<(f64, Object)>) -> Vec<Change> {
     let at =
         |seconds: f64| Timestamp::UNIX_EPOCH + SignedDuration::try_from_secs_f64(seconds + 100.0).expect("seconds");
@@ -80,8 +81,9 @@ fn start() -> Timestamp {
 }
 
 #[test]
-fn an_upgrade_that_waits_is_told() {
-    // Given a service that is upgraded, waits, gets more quota, and serves from the next cluster,
+fn pending_upgrade_yields_its_events() {
+    // Given a service that is upgraded, pending, gets more quota, and is promoted to the new
+    // cluster,
     let mut changes = history(vec![
         (-5.0, queue(3)),
         (-4.0, cluster("1")),
@@ -97,7 +99,8 @@ fn an_upgrade_that_waits_is_told() {
     ]);
     changes.last_mut().expect("the last one").gone = true;
 
-    // when its history is told, then each thing happened once, and nothing before the upgrade is of interest.
+    // when its history is read, then each event occurs once, and changes before the upgrade yield
+    // none.
     let told: Vec<(f64, What)> = course(&changes, start()).1.into_iter().map(|event| (event.at, event.what)).collect();
     assert_eq!(
         told,
@@ -113,7 +116,7 @@ fn an_upgrade_that_waits_is_told() {
 }
 
 #[test]
-fn a_standing_is_by_version() {
+fn standing_is_by_version() {
     let changes = history(vec![
         (0.0, cluster("1")),
         (0.0, cluster("2")),
@@ -122,7 +125,7 @@ fn a_standing_is_by_version() {
         (0.0, pod("1", "a", false, "Running")),
         (0.0, pod("1", "b", false, "Running")),
         (0.0, pod("2", "c", false, "Running")),
-        (0.0, pod("2", "not-paid-for", true, "Pending")),
+        (0.0, pod("2", "gated", true, "Pending")),
         (0.0, pod("1", "over", false, "Succeeded")),
         (1.0, route(&[("1", 75), ("2", 25)])),
     ]);
