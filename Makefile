@@ -90,7 +90,7 @@ demo-stop: ## Stop what KEEP=1 left running.
 
 golden: testenv ## Record what KubeRay creates for the clusters in tests/integration/pods: make golden KUBERAY_SOURCE=CHECKOUT.
 	cd $(KUBERAY_SOURCE)/ray-operator && go build -ldflags '-s -w' -o bin/kuberay .
-	KUBERAY_SOURCE=$(abspath $(KUBERAY_SOURCE)) $(CARGO_TEST) --test integration -- --ignored what_kuberay_makes
+	KUBERAY_SOURCE=$(abspath $(KUBERAY_SOURCE)) $(CARGO_TEST) --test integration -- --ignored record_kuberay_golden_files
 
 test: testenv kuberay ## Run all tests: units, simulated histories, and scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...
@@ -108,7 +108,7 @@ traefik:
 gateway: namespaces testenv traefik ## Run an incremental upgrade behind Traefik under requests that must not fail. Needs root, pip and iproute2.
 	$(CARGO_TEST) --test integration --no-run
 	unshare --net sh -c 'ip link set lo up && ip route add local 198.19.0.0/16 dev lo && \
-	  exec $(CARGO_TEST) --offline --test integration -- --ignored --nocapture on_the_wire'
+	  exec $(CARGO_TEST) --offline --test integration -- --ignored --nocapture gateway_traffic'
 
 # Provides what pods find as their image: Ray, and the application of the samples.
 ray-installed:

@@ -24,16 +24,16 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
 
-use scenario::{RATE, VERSIONS};
-use screen::{Moment, Screen};
+use scenario::{REQUESTS_PER_SECOND, VERSIONS};
+use screen::{Screen, ViewState};
 use series::Series;
-use series::observed::{self, Observer, What};
+use series::observed::{self, Observer, UpgradeEventKind};
 use series::requests;
-use sluice_testkit::env::repository;
+use sluice_testkit::env::repository_root;
 use sluice_testkit::history::{Change, Recorder};
-use sluice_testkit::load::{Load, Request};
+use sluice_testkit::load::{CompletedRequest, LoadGenerator};
 use sluice_testkit::process_node::ProcessNode;
-use sluice_testkit::timeline::Teller;
+use sluice_testkit::timeline::TimelinePrinter;
 use sluice_testkit::traefik::Traefik;
 use sluice_testkit::{TestEnv, invariants};
 
@@ -42,18 +42,19 @@ const FRAME: Duration = Duration::from_millis(250);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let folder = std::env::var_os("DEMO_RAY_DIR").map_or_else(|| repository().join(".cache/demo-ray"), PathBuf::from);
+    let folder =
+        std::env::var_os("DEMO_RAY_DIR").map_or_else(|| repository_root().join(".cache/demo-ray"), PathBuf::from);
     std::fs::create_dir_all(&folder).expect("a directory for the chart");
     if let Some(file) = std::env::args().nth(1) {
         let text = std::fs::read_to_string(file).expect("the file of an earlier run");
-        draw(&serde_json::from_str(&text).expect("its series"), &folder);
+        write_chart(&serde_json::from_str(&text).expect("its series"), &folder);
         return ExitCode::SUCCESS;
     }
     let began = Instant::now();
     let screen = Screen::new();
     let (series, problems) = run(&screen).await;
-    screen.ends();
-    draw(&series, &folder);
+    screen.finish();
+    write_chart(&series, &folder);
     println!("\n{} ({:.0?} in all)", summary(&series), began.elapsed());
     problems.iter().for_each(|problem| println!("VIOLATION  {problem}"));
     if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -69,54 +70,54 @@ async fn run(screen: &Screen) -> (Series, Vec<String>) {
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;
     let _manager = env.manager().await;
 
-    let mut output = Told { teller: Teller::new(), observer: Observer::default() };
+    let mut output = LiveOutput { teller: TimelinePrinter::new(), observer: Observer::default() };
     tokio::select! {
-        () = scenario::serves(&env, screen) => {}
+        () = scenario::start_service(&env, screen) => {}
         never = output.follow(&mut changes, None, screen) => match never {},
     }
-    let (load, start) = (Load::start(scenario::url(), RATE), Timestamp::now());
+    let (load, start) = (LoadGenerator::start(scenario::request_url(), REQUESTS_PER_SECOND), Timestamp::now());
     let switched = tokio::select! {
-        switched = scenario::is_upgraded(&env, &traefik, &load, screen) => switched,
+        switched = scenario::run_upgrade(&env, &traefik, &load, screen) => switched,
         never = output.follow(&mut changes, Some(&load), screen) => match never {},
     };
     let end = load.elapsed();
     let requests = load.stop().await;
     let history = recorder.history().await;
-    let (standings, events) = observed::course(&history, start);
+    let (standings, events) = observed::states_and_events(&history, start);
     let seconds = requests::seconds(&requests, end);
     let series = Series { seconds, standings, events, total: requests::total(&requests) };
-    let problems = problems(&series, &requests, switched, invariants::breaches(&history));
+    let problems = problems(&series, &requests, switched, invariants::violations(&history));
     (series, problems)
 }
 
 /// Output state: printed changes and the observed state of the upgrade.
-struct Told {
-    teller: Teller,
+struct LiveOutput {
+    teller: TimelinePrinter,
     observer: Observer,
 }
 
-impl Told {
+impl LiveOutput {
     /// Prints each change and shows the current state, until the future is dropped.
     async fn follow(
         &mut self,
         changes: &mut mpsc::UnboundedReceiver<Change>,
-        load: Option<&Load>,
+        load: Option<&LoadGenerator>,
         screen: &Screen,
     ) -> Infallible {
         let mut frames = tokio::time::interval(FRAME);
         loop {
             tokio::select! {
                 Some(change) = changes.recv() => {
-                    self.observer.sees(&change);
-                    self.teller.hears(change);
+                    self.observer.observe(&change);
+                    self.teller.push(change);
                 }
                 _ = frames.tick() => {
-                    self.teller.tells().iter().for_each(|line| screen.line(line));
+                    self.teller.take_lines().iter().for_each(|line| screen.line(line));
                     if let Some(load) = load {
                         let (requests, elapsed) = (load.requests(), load.elapsed());
-                        let standing = self.observer.standing(elapsed.as_secs_f64());
+                        let standing = self.observer.state_at(elapsed.as_secs_f64());
                         let seconds = requests::seconds(&requests, elapsed);
-                        screen.show(&Moment { seconds, standing, total: requests::total(&requests) });
+                        screen.show(&ViewState { seconds, standing, total: requests::total(&requests) });
                     }
                 }
             }
@@ -126,18 +127,18 @@ impl Told {
 
 /// Returns the problems: failed requests, responses of the old version to requests sent after the
 /// gateway had switched, and violated invariants.
-fn problems(series: &Series, requests: &[Request], switched: Duration, breaches: Vec<String>) -> Vec<String> {
+fn problems(series: &Series, requests: &[CompletedRequest], switched: Duration, breaches: Vec<String>) -> Vec<String> {
     let mut problems: Vec<String> = breaches;
-    let failures = requests.iter().filter_map(|request| Some((request.sent, request.answer.as_ref().err()?)));
+    let failures = requests.iter().filter_map(|request| Some((request.scheduled_at, request.outcome.as_ref().err()?)));
     problems.extend(failures.map(|(sent, why)| format!("the request sent after {sent:.1?} failed: {why}")));
-    if !series.events.iter().any(|event| event.what == What::Promoted(VERSIONS[1].to_owned())) {
+    if !series.events.iter().any(|event| event.what == UpgradeEventKind::Promoted(VERSIONS[1].to_owned())) {
         problems.push("the new version was never promoted".to_owned());
     }
     let old = requests::answered_since(requests, switched, VERSIONS[0]);
     problems.extend(old.map(|request| {
         format!(
             "the old version answered the request sent after {:.1?}; the gateway had switched after {switched:.1?}",
-            request.sent
+            request.scheduled_at
         )
     }));
     problems
@@ -153,7 +154,7 @@ fn summary(series: &Series) -> String {
 }
 
 /// Writes the chart and its data to a directory.
-fn draw(series: &Series, folder: &Path) {
+fn write_chart(series: &Series, folder: &Path) {
     let text = serde_json::to_string(series).expect("series are numbers and words");
     let svg = chart::svg(series);
     let png = chart::png(&svg);

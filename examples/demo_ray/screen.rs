@@ -10,12 +10,12 @@ use ratatui::text::Text;
 use ratatui::widgets::{Paragraph, Widget};
 use ratatui::{Terminal, TerminalOptions, Viewport};
 
-pub use view::Moment;
+pub use view::ViewState;
 
 /// The output of the demo. The last view stays in the terminal when the value is dropped.
-pub struct Screen(RefCell<Kind>);
+pub struct Screen(RefCell<ScreenMode>);
 
-enum Kind {
+enum ScreenMode {
     /// Lines only, for a file, a pipe, or a terminal that does not report its cursor. Holds the
     /// number of seconds summarized so far.
     Lines(usize),
@@ -30,7 +30,7 @@ impl Screen {
             Terminal::with_options(CrosstermBackend::new(stdout()), options).ok()
         };
         let terminal = stdout().is_terminal().then(inline).flatten();
-        Self(RefCell::new(terminal.map_or(Kind::Lines(0), Kind::Terminal)))
+        Self(RefCell::new(terminal.map_or(ScreenMode::Lines(0), ScreenMode::Terminal)))
     }
 
     /// Prints the title of the next step.
@@ -41,8 +41,8 @@ impl Screen {
     /// Prints a line above the view.
     pub fn line(&self, text: &str) {
         match &mut *self.0.borrow_mut() {
-            Kind::Lines(_) => println!("{text}"),
-            Kind::Terminal(terminal) => {
+            ScreenMode::Lines(_) => println!("{text}"),
+            ScreenMode::Terminal(terminal) => {
                 let lines = Text::raw(text.to_owned());
                 let height = u16::try_from(lines.height()).unwrap_or(u16::MAX);
                 let _ = terminal.insert_before(height, |buffer| Paragraph::new(lines).render(buffer.area, buffer));
@@ -51,21 +51,21 @@ impl Screen {
     }
 
     /// Shows the current state. With lines only, prints a summary at intervals.
-    pub fn show(&self, moment: &Moment) {
+    pub fn show(&self, moment: &ViewState) {
         match &mut *self.0.borrow_mut() {
-            Kind::Lines(printed) if moment.is_told(*printed) => {
+            ScreenMode::Lines(printed) if moment.summary_is_due(*printed) => {
                 *printed = moment.seconds.len();
-                println!("{}", moment.line());
+                println!("{}", moment.summary());
             }
-            Kind::Lines(_) => {}
+            ScreenMode::Lines(_) => {}
             // Errors of a closed terminal do not affect the run.
-            Kind::Terminal(terminal) => drop(terminal.draw(|frame| view::draw(frame, moment))),
+            ScreenMode::Terminal(terminal) => drop(terminal.draw(|frame| view::draw(frame, moment))),
         }
     }
 
     /// Switches to lines only.
-    pub fn ends(&self) {
-        if let Kind::Terminal(mut terminal) = self.0.replace(Kind::Lines(0)) {
+    pub fn finish(&self) {
+        if let ScreenMode::Terminal(mut terminal) = self.0.replace(ScreenMode::Lines(0)) {
             // Continue below the last view.
             let below = terminal.get_frame().area().bottom().saturating_sub(1);
             let _ = terminal.set_cursor_position((0, below));
@@ -77,6 +77,6 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        self.ends();
+        self.finish();
     }
 }

@@ -145,7 +145,7 @@ impl Scheduler {
         evicting.sort();
         let more = evicting.len().saturating_sub(MAX_NAMED);
         evicting.truncate(MAX_NAMED);
-        Some(PendingCause::PreemptionInProgress { evicting: evicting, more_evicting: more })
+        Some(PendingCause::PreemptionInProgress { evicting, more_evicting: more })
     }
 
     fn reservation_of(&self, node: NodeId, id: WorkloadId) -> Option<&CapacityReservation> {

@@ -8,7 +8,7 @@ use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE};
 use sluice_testkit::{TestEnv, eventually};
 
 /// Returns the API server's rejection of a manifest.
-async fn refusal(env: &TestEnv, manifest: &str) -> String {
+async fn rejection(env: &TestEnv, manifest: &str) -> String {
     match env.apply(manifest).await {
         Ok(()) => panic!("accepted:\n{manifest}"),
         Err(error) => error.to_string(),
@@ -16,7 +16,7 @@ async fn refusal(env: &TestEnv, manifest: &str) -> String {
 }
 
 /// Waits until the service's condition contains all of `words`. Returns its message.
-async fn service_says(env: &TestEnv, words: &[&str]) -> String {
+async fn wait_for_service_message(env: &TestEnv, words: &[&str]) -> String {
     eventually(&format!("the service reports {words:?}"), async || {
         let status = env.ray_services().get(SERVICE).await.expect("the service").status.unwrap_or_default();
         let messages = status.conditions.iter().map(|condition| format!("{}: {}", condition.reason, condition.message));
@@ -31,24 +31,24 @@ async fn api_server_rejects_statically_invalid_objects() {
 
     let without_head = "apiVersion: ray.io/v1\nkind: RayService\nmetadata:\n  name: fruit\n  namespace: default\nspec:\n  \
                         rayClusterConfig:\n    rayVersion: 2.52.0\n";
-    let message = refusal(&env, without_head).await;
+    let message = rejection(&env, without_head).await;
     assert!(message.contains("spec.rayClusterConfig.headGroupSpec"), "{message}");
 
     let without_template = format!("{without_head}    headGroupSpec:\n      rayStartParams: {{}}\n");
-    let message = refusal(&env, &without_template).await;
+    let message = rejection(&env, &without_template).await;
     assert!(message.contains("spec.rayClusterConfig.headGroupSpec.template"), "{message}");
 
     let (start, worker) = SERVICE_SAMPLE.split_once("    - groupName: small").expect("a worker group");
     let twice = format!("{start}    - groupName: small{worker}    - groupName: small{worker}");
-    let message = refusal(&env, &twice).await;
+    let message = rejection(&env, &twice).await;
     assert!(message.contains("workerGroupSpecs") && message.contains("groupName must be unique"), "{message}");
 
     let negative = QUEUE_SAMPLE.replace("nominalQuota: 1\n", "nominalQuota: -1\n");
-    let message = refusal(&env, &negative).await;
+    let message = rejection(&env, &negative).await;
     assert!(message.contains("nominalQuota") && message.contains("greater than or equal to 0"), "{message}");
 
     let huge = QUEUE_SAMPLE.replace("nominalQuota: 1\n", "nominalQuota: \"1e400\"\n");
-    let message = refusal(&env, &huge).await;
+    let message = rejection(&env, &huge).await;
     assert!(message.contains("nominalQuota"), "{message}");
 }
 
@@ -58,12 +58,12 @@ async fn missing_local_queue_is_reported_until_it_exists() {
     let _manager = env.manager().await;
     env.apply(SERVICE_SAMPLE).await.expect("the service");
 
-    let message = service_says(&env, &["user-queue"]).await;
+    let message = wait_for_service_message(&env, &["user-queue"]).await;
     assert!(message.contains("LocalQueue"), "{message}");
 
     // Once the queue exists, the service runs.
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
 }
 
 #[tokio::test]
@@ -80,12 +80,12 @@ async fn missing_flavor_is_reported_until_it_exists() {
     })
     .await;
     assert!(message.contains("FlavorNotFound") && message.contains("other-flavor"), "{message}");
-    service_says(&env, &[QUEUE]).await;
+    wait_for_service_message(&env, &[QUEUE]).await;
 
     env.apply("apiVersion: kueue.x-k8s.io/v1beta2\nkind: ResourceFlavor\nmetadata:\n  name: other-flavor\n")
         .await
         .expect("the flavor");
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
 }
 
 #[tokio::test]
@@ -93,15 +93,15 @@ async fn invalid_change_of_a_running_service_is_reported_and_not_applied() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply_samples().await;
-    let first = env.serves_from("2.52.0").await;
+    let first = env.wait_until_serving("2.52.0").await;
 
     let broken = json!({"spec": {"serveConfigV2": "applications: [unclosed"}});
     env.ray_services().patch(SERVICE, &PatchParams::default(), &Patch::Merge(broken)).await.expect("a change");
-    service_says(&env, &["serveConfigV2"]).await;
+    wait_for_service_message(&env, &["serveConfigV2"]).await;
     assert_eq!(env.pods_of(&first).await.len(), 2, "the active cluster keeps running");
 
     env.apply(SERVICE_SAMPLE).await.expect("the change is reverted");
-    assert_eq!(env.serves_from("2.52.0").await, first);
+    assert_eq!(env.wait_until_serving("2.52.0").await, first);
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn invalid_resource_quantity_is_reported() {
     for bad in ["-1", "1e400"] {
         let manifest = SERVICE_SAMPLE.replacen("requests: {cpu: 500m", &format!("requests: {{cpu: \"{bad}\""), 1);
         match env.apply(&manifest).await {
-            Ok(()) => drop(service_says(&env, &[bad]).await),
+            Ok(()) => drop(wait_for_service_message(&env, &[bad]).await),
             Err(error) => assert!(error.to_string().contains("cpu"), "{error}"),
         }
     }

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use sluice_api::condition;
 use sluice_api::kueue::scheduling_gate::is_gated;
 
-use crate::guard::webhook::manager_that_is_called;
+use crate::admission_policies::webhook::start_manager_and_wait_for_webhook;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::NAMESPACE;
-use sluice_testkit::quotas::{cpu, flavor};
-use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::quotas::{cpu_quota, resource_flavor};
+use sluice_testkit::{TestEnv, eventually, eventually_or_err, invariants};
 
 const QUEUE: &str = "jobs";
 
@@ -40,8 +40,8 @@ async fn pods(env: &TestEnv, job: &str) -> Vec<Pod> {
 }
 
 /// Waits until this many pods of a Job run and this many are gated.
-async fn has_pods(env: &TestEnv, job: &str, running: usize, waiting: usize) {
-    eventually_or_tell(&format!("Job {job} has {running} running and {waiting} gated pods"), async || {
+async fn wait_for_pods(env: &TestEnv, job: &str, running: usize, waiting: usize) {
+    eventually_or_err(&format!("Job {job} has {running} running and {waiting} gated pods"), async || {
         let active = pods(env, job).await.into_iter().filter(|pod| phase(pod) != "Succeeded");
         let (gated, others): (Vec<_>, Vec<_>) = active.partition(is_gated);
         let run = others.iter().filter(|pod| phase(pod) == "Running").count();
@@ -58,7 +58,7 @@ fn phase(pod: &Pod) -> &str {
 }
 
 /// Completes this many running pods.
-async fn complete(env: &TestEnv, job: &str, count: usize) {
+async fn complete_pods(env: &TestEnv, job: &str, count: usize) {
     let api: Api<Pod> = Api::namespaced(env.client.clone(), NAMESPACE);
     let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
     let running = pods(env, job).await.into_iter().filter(|pod| phase(pod) == "Running");
@@ -67,35 +67,35 @@ async fn complete(env: &TestEnv, job: &str, count: usize) {
     }
 }
 
-async fn change(env: &TestEnv, job: &str, patch: Value) -> Result<Job, kube::Error> {
+async fn patch_job(env: &TestEnv, job: &str, patch: Value) -> Result<Job, kube::Error> {
     jobs(env).patch(job, &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
 /// Returns status, reason and message of a Job's admission condition.
-async fn says(env: &TestEnv, job: &str) -> Option<(String, String, String)> {
+async fn admission_condition(env: &TestEnv, job: &str) -> Option<(String, String, String)> {
     let status = jobs(env).get(job).await.expect("the Job").status?;
     let found = status.conditions?.into_iter().find(|found| found.type_ == "sluice.dev/Admitted")?;
     Some((found.status, found.reason?, found.message?))
 }
 
 /// Waits until this much CPU is reserved in the ClusterQueue.
-async fn reserves(env: &TestEnv, amount: &str) {
-    eventually_or_tell(&format!("{amount} CPU is reserved"), async || {
+async fn wait_for_reserved_cpu(env: &TestEnv, amount: &str) {
+    eventually_or_err(&format!("{amount} CPU is reserved"), async || {
         let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
-        let reserved = sluice_testkit::objects::reserved(&queue, "cpu");
+        let reserved = sluice_testkit::objects::reserved_amount(&queue, "cpu");
         if reserved == amount { Ok(()) } else { Err(reserved) }
     })
     .await;
 }
 
 async fn queue(env: &TestEnv, nominal: &str) {
-    env.put(flavor()).await;
+    env.apply_object(resource_flavor()).await;
     let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
-    env.put_queue(QUEUE, None, cpu(nominal, json!({})), preemption).await;
+    env.apply_queue(QUEUE, None, cpu_quota(nominal, json!({})), preemption).await;
 }
 
 async fn resize(env: &TestEnv, nominal: &str) {
-    env.change_queue(QUEUE, json!({"resourceGroups": cpu(nominal, json!({}))})).await;
+    env.patch_queue(QUEUE, json!({"resourceGroups": cpu_quota(nominal, json!({}))})).await;
 }
 
 #[tokio::test]
@@ -104,11 +104,13 @@ async fn job_stays_within_its_quota_over_its_lifecycle() {
     // it;
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
-    let (_manager, _) = manager_that_is_called(&env, &[]).await;
+    let (_manager, _) = start_manager_and_wait_for_webhook(&env, &[]).await;
     queue(&env, "1").await;
     create(&env, &job("sum", json!({"parallelism": 2, "completions": 4}))).await;
-    let (_, _, why) =
-        eventually("the Job is pending", async || says(&env, "sum").await.filter(|says| says.0 == "False")).await;
+    let (_, _, why) = eventually("the Job is pending", async || {
+        admission_condition(&env, "sum").await.filter(|says| says.0 == "False")
+    })
+    .await;
     assert!(why.contains("cpu"), "{why}");
     assert!(pods(&env, "sum").await.is_empty());
     let opened = Patch::Merge(json!({"spec": {"suspend": false}}));
@@ -121,21 +123,21 @@ async fn job_stays_within_its_quota_over_its_lifecycle() {
 
     // with enough it runs; more parallelism waits for quota, pod by pod;
     resize(&env, "2").await;
-    has_pods(&env, "sum", 2, 0).await;
-    reserves(&env, "2").await;
-    change(&env, "sum", json!({"spec": {"parallelism": 4}})).await.expect("more parallelism");
-    has_pods(&env, "sum", 2, 2).await;
+    wait_for_pods(&env, "sum", 2, 0).await;
+    wait_for_reserved_cpu(&env, "2").await;
+    patch_job(&env, "sum", json!({"spec": {"parallelism": 4}})).await.expect("more parallelism");
+    wait_for_pods(&env, "sum", 2, 2).await;
     resize(&env, "3").await;
-    has_pods(&env, "sum", 3, 1).await;
-    reserves(&env, "3").await;
+    wait_for_pods(&env, "sum", 3, 1).await;
+    wait_for_reserved_cpu(&env, "3").await;
 
     // its quota is released with its pods,
-    complete(&env, "sum", 2).await;
-    has_pods(&env, "sum", 2, 0).await;
-    reserves(&env, "2").await;
+    complete_pods(&env, "sum", 2).await;
+    wait_for_pods(&env, "sum", 2, 0).await;
+    wait_for_reserved_cpu(&env, "2").await;
 
     // and completely when it is finished.
-    complete(&env, "sum", 2).await;
+    complete_pods(&env, "sum", 2).await;
     eventually("the slice is finished", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         let [slice] = slices.as_slice() else { return None };
@@ -143,14 +145,14 @@ async fn job_stays_within_its_quota_over_its_lifecycle() {
         condition::get(conditions, "Finished").filter(|found| found.reason == "Succeeded").map(drop)
     })
     .await;
-    reserves(&env, "0").await;
+    wait_for_reserved_cpu(&env, "0").await;
     jobs(&env).delete("sum", &DeleteParams::background()).await.expect("a deletion");
     eventually("nothing is left", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         (slices.is_empty() && pods(&env, "sum").await.is_empty()).then_some(())
     })
     .await;
-    let breaches = invariants::breaches(&recorder.history().await);
+    let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{breaches:#?}");
 }
 
@@ -159,37 +161,37 @@ async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_
     // Given a Job that already runs before Sluice starts,
     let env = TestEnv::start().await;
     create(&env, &job("early", json!({"parallelism": 2}))).await;
-    has_pods(&env, "early", 2, 0).await;
+    wait_for_pods(&env, "early", 2, 0).await;
 
     // when Sluice starts, then the Job is suspended until it is admitted, and then runs with
     // covered pods.
     let _manager = env.manager().await;
     queue(&env, "1").await;
-    has_pods(&env, "early", 0, 0).await;
+    wait_for_pods(&env, "early", 0, 0).await;
     resize(&env, "2").await;
-    has_pods(&env, "early", 2, 0).await;
-    reserves(&env, "2").await;
+    wait_for_pods(&env, "early", 2, 0).await;
+    wait_for_reserved_cpu(&env, "2").await;
 
     // It is preempted by a Job of higher priority, and starts again.
-    env.put(json!({
+    env.apply_object(json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100,
     }))
     .await;
     let mut proud = job("proud", json!({"parallelism": 1, "completions": 1}));
     proud.labels_mut().insert("kueue.x-k8s.io/priority-class".to_owned(), "high".to_owned());
     create(&env, &proud).await;
-    has_pods(&env, "proud", 1, 0).await;
-    has_pods(&env, "early", 0, 0).await;
-    complete(&env, "proud", 1).await;
-    has_pods(&env, "early", 2, 0).await;
+    wait_for_pods(&env, "proud", 1, 0).await;
+    wait_for_pods(&env, "early", 0, 0).await;
+    complete_pods(&env, "proud", 1).await;
+    wait_for_pods(&env, "early", 2, 0).await;
 
     // A Job with partial admission starts with as many pods as fit, and scales up.
     resize(&env, "4").await;
     let mut modest = job("modest", json!({"parallelism": 4}));
     modest.annotations_mut().insert("kueue.x-k8s.io/job-min-parallelism".to_owned(), "1".to_owned());
     create(&env, &modest).await;
-    has_pods(&env, "modest", 2, 2).await;
+    wait_for_pods(&env, "modest", 2, 2).await;
     jobs(&env).delete("early", &DeleteParams::background()).await.expect("a deletion");
-    has_pods(&env, "modest", 4, 0).await;
-    reserves(&env, "4").await;
+    wait_for_pods(&env, "modest", 4, 0).await;
+    wait_for_reserved_cpu(&env, "4").await;
 }

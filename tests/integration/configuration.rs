@@ -6,15 +6,15 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use sluice_api::condition;
 
-use crate::rayclusters::{CLUSTER, manifest};
+use crate::rayclusters::{CLUSTER, cluster_manifest};
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE};
-use sluice_testkit::quotas::{FLAVOR, flavor, local_queue};
+use sluice_testkit::quotas::{FLAVOR, local_queue, resource_flavor};
 use sluice_testkit::{TestEnv, eventually, invariants};
 
 /// Configuration in which a GPU slice uses two credits, and CPU and memory are excluded. Leader
 /// election uses the namespace of the RBAC manifests.
-const FILE: &str = "
+const CREDITS_CONFIG: &str = "
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
 leaderElection: {resourceNamespace: sluice-system}
@@ -34,7 +34,7 @@ fn credits(nominal: &str) -> serde_json::Value {
 
 /// Returns a cluster whose one worker has two GPU slices, set in limits only, as is usual.
 fn cluster() -> String {
-    let manifest = manifest();
+    let manifest = cluster_manifest();
     let (start, worker) = manifest.rsplit_once("limits: {").expect("the worker's limits");
     format!("{start}limits: {{nvidia.com/mig-1g.5gb: 2, {worker}")
 }
@@ -44,18 +44,18 @@ async fn gpu_slices_use_quota_as_configured() {
     let env = TestEnv::start().await;
     let file = env.dir.join("configuration.yaml");
     let flag = format!("--config={}", file.display());
-    env.put(flavor()).await;
-    env.put_queue("user-queue", None, credits("3"), json!({})).await;
+    env.apply_object(resource_flavor()).await;
+    env.apply_queue("user-queue", None, credits("3"), json!({})).await;
 
     // A typo ends the process, which reports its location.
-    std::fs::write(&file, FILE.replace("strategy: Replace", "strategy: Swap")).expect("a file");
-    let (status, log) = env.manager_with(&[&flag]).await.ended().await;
+    std::fs::write(&file, CREDITS_CONFIG.replace("strategy: Replace", "strategy: Swap")).expect("a file");
+    let (status, log) = env.manager_with(&[&flag]).await.wait().await;
     assert!(!status.success());
     let problem = "resources.transformations[0].strategy: \"Swap\": must be Retain or Replace";
     assert!(log.contains(problem) && log.contains("configuration.yaml"), "{log}");
 
     // The corrected file is accepted.
-    std::fs::write(&file, FILE).expect("a file");
+    std::fs::write(&file, CREDITS_CONFIG).expect("a file");
     let manager = env.manager_with(&[&flag]).await;
     env.apply(&cluster()).await.expect("the cluster");
 
@@ -65,10 +65,10 @@ async fn gpu_slices_use_quota_as_configured() {
         slices.first().map(ResourceExt::name_any)
     })
     .await;
-    let message = env.is_short(&name).await;
+    let message = env.wait_until_pending(&name).await;
     assert!(message.contains("credits") && !message.contains("mig-1g"), "{message}");
-    env.change_queue("user-queue", json!({"resourceGroups": credits("4")})).await;
-    env.is_admitted(&name).await;
+    env.patch_queue("user-queue", json!({"resourceGroups": credits("4")})).await;
+    env.wait_until_admitted(&name).await;
 
     let slice = env.workloads().get(&name).await.expect("the slice");
     let admission = slice.status.and_then(|status| status.admission).expect("an admission");
@@ -84,7 +84,7 @@ async fn gpu_slices_use_quota_as_configured() {
 
 /// Configuration in which jobs without a queue name are managed, except in the namespaces of
 /// Kubernetes and Sluice.
-const STRICT: &str = "
+const MANAGE_UNNAMED_CONFIG: &str = "
 apiVersion: config.kueue.x-k8s.io/v1beta2
 kind: Configuration
 leaderElection: {leaderElect: false}
@@ -97,7 +97,7 @@ managedJobsNamespaceSelector:
 /// Returns a cluster without a queue name.
 fn unnamed(name: &str) -> String {
     let label = "  labels:\n    kueue.x-k8s.io/queue-name: user-queue\n";
-    manifest().replace(label, "").replace(&format!("name: {CLUSTER}\n"), &format!("name: {name}\n"))
+    cluster_manifest().replace(label, "").replace(&format!("name: {CLUSTER}\n"), &format!("name: {name}\n"))
 }
 
 #[tokio::test]
@@ -106,10 +106,10 @@ async fn cluster_without_queue_name_is_held_unless_a_default_queue_exists() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let file = env.dir.join("configuration.yaml");
-    std::fs::write(&file, STRICT).expect("a file");
+    std::fs::write(&file, MANAGE_UNNAMED_CONFIG).expect("a file");
     let _manager = env.manager_with(&[&format!("--config={}", file.display())]).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
-    env.queue_is_seen().await;
+    env.wait_for_queue_observed().await;
 
     // when a cluster has none, then it is suspended and reports the remedy;
     env.apply(&unnamed("held")).await.expect("a cluster");
@@ -121,12 +121,12 @@ async fn cluster_without_queue_name_is_held_unless_a_default_queue_exists() {
     })
     .await;
     assert!(why.contains("set its label kueue.x-k8s.io/queue-name to a LocalQueue"), "{why}");
-    env.event_about("RayCluster", "NoQueueName").await;
+    env.wait_for_event("RayCluster", "NoQueueName").await;
 
     // once there is a default LocalQueue, a new cluster uses it and runs;
     let mut default_queue = local_queue(QUEUE);
     default_queue["metadata"]["name"] = "default".into();
-    env.put(default_queue).await;
+    env.apply_object(default_queue).await;
     eventually("the queue is observed", async || {
         let queue = env.local_queues().get("default").await.expect("the queue");
         queue.status.filter(|status| condition::is_true(&status.conditions, "Active")).map(drop)
@@ -143,6 +143,6 @@ async fn cluster_without_queue_name_is_held_unless_a_default_queue_exists() {
     let params = PatchParams::default();
     env.ray_clusters().patch("held", &params, &Patch::Merge(named)).await.expect("it names a queue");
     eventually("the other one runs", async || (env.pods_of("held").await.len() == 2).then_some(())).await;
-    let breaches = invariants::breaches(&recorder.history().await);
+    let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{breaches:#?}");
 }

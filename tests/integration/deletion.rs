@@ -5,10 +5,10 @@ use sluice_testkit::eventually;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::{TestEnv, invariants};
 
-async fn leaves_nothing(env: &TestEnv, recorder: &Recorder) {
+async fn check_nothing_left(env: &TestEnv, recorder: &Recorder) {
     env.delete_service().await;
-    env.nothing_is_left().await;
-    let breaches = invariants::breaches(&recorder.history().await);
+    env.wait_until_empty().await;
+    let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
@@ -27,7 +27,7 @@ async fn service_deleted_in_any_phase_leaves_nothing_behind() {
         (!slices.is_empty()).then_some(())
     })
     .await;
-    leaves_nothing(&env, &recorder).await;
+    check_nothing_left(&env, &recorder).await;
 
     // While its pods start.
     env.apply_samples().await;
@@ -36,25 +36,25 @@ async fn service_deleted_in_any_phase_leaves_nothing_behind() {
         (!pods.is_empty()).then_some(())
     })
     .await;
-    leaves_nothing(&env, &recorder).await;
+    check_nothing_left(&env, &recorder).await;
 
     // While it is ready.
     env.apply_samples().await;
-    env.serves_from("2.52.0").await;
-    leaves_nothing(&env, &recorder).await;
+    env.wait_until_serving("2.52.0").await;
+    check_nothing_left(&env, &recorder).await;
 
     // While an upgrade is pending.
     env.apply_samples().await;
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
     env.set_ray_version("2.53.0").await;
-    env.waits_for_quota().await;
-    leaves_nothing(&env, &recorder).await;
+    env.wait_for_pending_upgrade().await;
+    check_nothing_left(&env, &recorder).await;
 
     // While both clusters run.
     env.apply_samples().await;
     env.set_quota("2", "4Gi").await;
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
     env.set_ray_version("2.53.0").await;
-    env.serves_from("2.53.0").await;
-    leaves_nothing(&env, &recorder).await;
+    env.wait_until_serving("2.53.0").await;
+    check_nothing_left(&env, &recorder).await;
 }

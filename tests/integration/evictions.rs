@@ -9,7 +9,7 @@ use sluice_api::kueue::Workload;
 
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE, cluster_name};
-use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::{TestEnv, eventually, eventually_or_err, invariants};
 
 /// Returns the only slice of a job.
 async fn slice_of(env: &TestEnv, job: &str) -> Option<Workload> {
@@ -18,8 +18,8 @@ async fn slice_of(env: &TestEnv, job: &str) -> Option<Workload> {
 }
 
 /// Waits until a job's slice has a condition with this status and reason.
-async fn says(env: &TestEnv, job: &str, kind: &str, status: &str, reason: &str) -> Workload {
-    eventually_or_tell(&format!("{job} has {kind}={status} {reason}"), async || {
+async fn wait_for_slice_condition(env: &TestEnv, job: &str, kind: &str, status: &str, reason: &str) -> Workload {
+    eventually_or_err(&format!("{job} has {kind}={status} {reason}"), async || {
         let Some(slice) = slice_of(env, job).await else { return Err("but has no slice".to_owned()) };
         let conditions = slice.status.clone().unwrap_or_default().conditions;
         let found = condition::get(&conditions, kind);
@@ -30,7 +30,7 @@ async fn says(env: &TestEnv, job: &str, kind: &str, status: &str, reason: &str) 
 }
 
 /// Waits until a cluster has this many pods.
-async fn has_pods(env: &TestEnv, cluster: &str, count: usize) {
+async fn wait_for_pods(env: &TestEnv, cluster: &str, count: usize) {
     eventually(&format!("{cluster} has {count} pods"), async || {
         (env.pods_of(cluster).await.len() == count).then_some(())
     })
@@ -38,7 +38,7 @@ async fn has_pods(env: &TestEnv, cluster: &str, count: usize) {
 }
 
 /// Returns the number of Events about objects of a kind with this reason.
-async fn told(env: &TestEnv, kind: &str, reason: &str) -> usize {
+async fn count_events(env: &TestEnv, kind: &str, reason: &str) -> usize {
     let events = kube::Api::<k8s_openapi::api::events::v1::Event>::namespaced(env.client.clone(), "default");
     let events = events.list(&ListParams::default()).await.expect("the events").items;
     let about = |event: &k8s_openapi::api::events::v1::Event| {
@@ -47,8 +47,8 @@ async fn told(env: &TestEnv, kind: &str, reason: &str) -> usize {
     events.iter().filter(|event| about(event) && event.reason.as_deref() == Some(reason)).count()
 }
 
-async fn no_breaches(recorder: &Recorder) {
-    let breaches = invariants::breaches(&recorder.history().await);
+async fn check_invariants(recorder: &Recorder) {
+    let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
@@ -58,8 +58,8 @@ async fn preempted_service_is_readmitted_with_the_same_cluster() {
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
-    env.change_queue(QUEUE, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
-    env.put(json!({
+    env.patch_queue(QUEUE, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
+    env.apply_object(json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass",
         "metadata": {"name": "high"}, "value": 100,
     }))
@@ -67,7 +67,7 @@ async fn preempted_service_is_readmitted_with_the_same_cluster() {
 
     // Given a service that uses all of the queue's quota,
     env.apply(SERVICE_SAMPLE).await.expect("the service");
-    let cluster = env.serves_from("2.52.0").await;
+    let cluster = env.wait_until_serving("2.52.0").await;
     let before = slice_of(&env, SERVICE).await.expect("its slice");
 
     // when one of higher priority is created, it is preempted, and the other one serves.
@@ -82,24 +82,26 @@ async fn preempted_service_is_readmitted_with_the_same_cluster() {
         cluster_name(status.active_service_status.as_ref()).filter(|_| ready)
     })
     .await;
-    has_pods(&env, &cluster, 0).await;
-    has_pods(&env, &theirs, 2).await;
-    let waiting = says(&env, SERVICE, "Preempted", "True", "InClusterQueue").await;
-    says(&env, SERVICE, "Requeued", "True", "Preempted").await;
+    wait_for_pods(&env, &cluster, 0).await;
+    wait_for_pods(&env, &theirs, 2).await;
+    let waiting = wait_for_slice_condition(&env, SERVICE, "Preempted", "True", "InClusterQueue").await;
+    wait_for_slice_condition(&env, SERVICE, "Requeued", "True", "Preempted").await;
     assert_eq!(waiting.uid(), before.uid(), "it keeps its place in the queue");
     let suspended = env.ray_clusters().get(&cluster).await.expect("its cluster");
     assert_eq!(suspended.spec.suspend, Some(true));
     eventually("both get an Event", async || {
-        let (victim, job) =
-            (told(&env, "Workload", "EvictedDueToPreempted").await, told(&env, "RayService", "Preempted").await);
+        let (victim, job) = (
+            count_events(&env, "Workload", "EvictedDueToPreempted").await,
+            count_events(&env, "RayService", "Preempted").await,
+        );
         (victim == 1 && job == 1).then_some(())
     })
     .await;
 
     // When that one is deleted, it serves again from the same cluster.
     env.ray_services().delete("bread", &DeleteParams::default()).await.expect("the service is deleted");
-    has_pods(&env, &cluster, 2).await;
-    assert_eq!(env.serves_from("2.52.0").await, cluster);
-    env.reserves_cpu("1").await;
-    no_breaches(&recorder).await;
+    wait_for_pods(&env, &cluster, 2).await;
+    assert_eq!(env.wait_until_serving("2.52.0").await, cluster);
+    env.wait_for_reserved_cpu("1").await;
+    check_invariants(&recorder).await;
 }

@@ -8,30 +8,31 @@ use serde_json::{Value, json};
 use sluice_api::condition;
 use tokio::process::Command;
 
-use sluice_testkit::env::{Manager, TestEnv, eventually_or_tell, sluice};
+use sluice_testkit::env::{Manager, TestEnv, eventually_or_err, sluice_binary};
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE};
 
 /// Runs the command. Returns whether it succeeded, and stdout or else stderr.
-async fn explain(env: &TestEnv, arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(sluice()).arg("explain").args(arguments).env("KUBECONFIG", &env.kubeconfig).output();
+async fn run_explain(env: &TestEnv, arguments: &[&str]) -> (bool, String) {
+    let output =
+        Command::new(sluice_binary()).arg("explain").args(arguments).env("KUBECONFIG", &env.kubeconfig).output();
     let output = output.await.expect("an answer");
     let text = if output.status.success() { output.stdout } else { output.stderr };
     (output.status.success(), String::from_utf8(text).expect("text"))
 }
 
 /// Returns the explanation of an object as JSON.
-pub(crate) async fn explained(env: &TestEnv, subject: &str) -> Value {
-    let (_, text) = explain(env, &[subject, "--output=json"]).await;
+pub(crate) async fn explain_json(env: &TestEnv, subject: &str) -> Value {
+    let (_, text) = run_explain(env, &[subject, "--output=json"]).await;
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// Returns the pending slice of an explanation, if any.
-fn waiting(explanation: &Value) -> Option<&Value> {
+fn pending_slice(explanation: &Value) -> Option<&Value> {
     explanation["slices"].as_array()?.iter().find(|slice| slice["state"] == "pending")
 }
 
 /// Sets the quotas of the queue to those of a remediation.
-pub(crate) async fn give(env: &TestEnv, quota: &Value) {
+pub(crate) async fn apply_quotas(env: &TestEnv, quota: &Value) {
     let changes = quota.as_array().cloned().unwrap_or_default();
     let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
     let mut groups = serde_json::to_value(&queue.spec.resource_groups).expect("JSON");
@@ -43,11 +44,11 @@ pub(crate) async fn give(env: &TestEnv, quota: &Value) {
         let quota = resources.iter_mut().find(|quota| quota["name"] == change["resource"]).expect("the resource");
         quota["nominalQuota"] = change["to"].clone();
     }
-    env.change_queue(QUEUE, json!({"resourceGroups": groups})).await;
+    env.patch_queue(QUEUE, json!({"resourceGroups": groups})).await;
 }
 
 /// Writes all objects to a directory, one file per kind, like `kubectl get --output=yaml`.
-pub(crate) async fn keep(env: &TestEnv, folder: &Path) {
+pub(crate) async fn dump_objects(env: &TestEnv, folder: &Path) {
     std::fs::create_dir_all(folder).expect("a folder");
     let kueue =
         ["ClusterQueue", "LocalQueue", "ResourceFlavor", "Workload"].map(|kind| ("kueue.x-k8s.io", "v1beta2", kind));
@@ -72,20 +73,20 @@ pub(crate) async fn keep(env: &TestEnv, folder: &Path) {
 }
 
 /// Starts two services in a queue that fits one of them.
-async fn stage() -> (TestEnv, Manager) {
+async fn two_competing_services() -> (TestEnv, Manager) {
     let env = TestEnv::start().await;
     let manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.apply(SERVICE_SAMPLE).await.expect("a service");
-    eventually_or_tell("the first is ready", async || {
-        let explanation = explained(&env, "rayservice/fruit").await;
+    eventually_or_err("the first is ready", async || {
+        let explanation = explain_json(&env, "rayservice/fruit").await;
         if explanation["members"][0]["run"] == 2 { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
     env.apply(&SERVICE_SAMPLE.replace("name: fruit\n  namespace", "name: chat\n  namespace")).await.expect("another");
-    eventually_or_tell("the second is pending", async || {
-        let explanation = explained(&env, "rayservice/chat").await;
-        if waiting(&explanation).is_some() { Ok(()) } else { Err(explanation.to_string()) }
+    eventually_or_err("the second is pending", async || {
+        let explanation = explain_json(&env, "rayservice/chat").await;
+        if pending_slice(&explanation).is_some() { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
     (env, manager)
@@ -93,16 +94,16 @@ async fn stage() -> (TestEnv, Manager) {
 
 #[tokio::test]
 async fn explain_remediation_unblocks_the_job() {
-    let (env, _manager) = stage().await;
+    let (env, _manager) = two_competing_services().await;
 
     // Given a service that waits for another, then the explanation has the shortfall, its limit and
     // the holders,
-    let explanation = explained(&env, "rayservice/chat").await;
-    let slice = waiting(&explanation).expect("a pending slice");
+    let explanation = explain_json(&env, "rayservice/chat").await;
+    let slice = pending_slice(&explanation).expect("a pending slice");
     let short = &slice["pending"]["shortfalls"][0];
     assert_eq!(short["boundBy"], format!("the nominalQuota of ClusterQueue {QUEUE}"), "{explanation}");
     assert_eq!(short["holders"]["RayService default/fruit"], "1", "{explanation}");
-    let (_, text) = explain(&env, &["rayservice/chat"]).await;
+    let (_, text) = run_explain(&env, &["rayservice/chat"]).await;
     assert!(text.contains("RayService default/fruit holds 1"), "{text}");
     assert!(text.contains("unblocked once nominalQuota of cpu in flavor default-flavor of ClusterQueue"), "{text}");
 
@@ -110,20 +111,20 @@ async fn explain_remediation_unblocks_the_job() {
     let cluster = format!("raycluster/{}", explanation["members"][0]["name"].as_str().expect("a name"));
     let workload = format!("workload/{}", slice["name"].as_str().expect("a name"));
     for part in [cluster, workload] {
-        assert_eq!(explained(&env, &part).await, explanation, "{part}");
+        assert_eq!(explain_json(&env, &part).await, explanation, "{part}");
     }
     let folder = env.dir.join("objects");
-    keep(&env, &folder).await;
+    dump_objects(&env, &folder).await;
     let (_, from_files) =
-        explain(&env, &["rayservice/chat", "--output=json", "--from", folder.to_str().expect("a path")]).await;
+        run_explain(&env, &["rayservice/chat", "--output=json", "--from", folder.to_str().expect("a path")]).await;
     assert_eq!(serde_json::from_str::<Value>(&from_files).expect("JSON"), explanation);
 
     // and the proposed quota is sufficient.
     let remedies = slice["pending"]["remediations"].as_array().expect("remedies");
     let quota = remedies.iter().find(|remedy| remedy["quota"].is_array()).expect("quota would help");
-    give(&env, &quota["quota"]).await;
-    eventually_or_tell("the second runs", async || {
-        let explanation = explained(&env, "rayservice/chat").await;
+    apply_quotas(&env, &quota["quota"]).await;
+    eventually_or_err("the second runs", async || {
+        let explanation = explain_json(&env, "rayservice/chat").await;
         if explanation["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
@@ -157,11 +158,11 @@ async fn explain_reports_quota_reserved_for_another_workload() {
     let env = TestEnv::start().await;
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
-    env.change_queue(QUEUE, json!({"cohortName": "shared", "queueingStrategy": "StrictFIFO"})).await;
+    env.patch_queue(QUEUE, json!({"cohortName": "shared", "queueingStrategy": "StrictFIFO"})).await;
     env.set_quota("2", "4Gi").await;
     env.apply(SERVICE_SAMPLE).await.expect("a service");
-    eventually_or_tell("the first holds its quota", async || {
-        let explanation = explained(&env, "rayservice/fruit").await;
+    eventually_or_err("the first holds its quota", async || {
+        let explanation = explain_json(&env, "rayservice/fruit").await;
         if explanation["slices"][0]["state"] == "admitted" { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
@@ -169,9 +170,9 @@ async fn explain_reports_quota_reserved_for_another_workload() {
     env.apply(&named("large").replace("\n      replicas: 1\n", "\n      replicas: 3\n"))
         .await
         .expect("one for all of the quota");
-    eventually_or_tell("the next is pending", async || {
-        let explanation = explained(&env, "rayservice/large").await;
-        if waiting(&explanation).is_some() { Ok(()) } else { Err(explanation.to_string()) }
+    eventually_or_err("the next is pending", async || {
+        let explanation = explain_json(&env, "rayservice/large").await;
+        if pending_slice(&explanation).is_some() { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
 
@@ -181,9 +182,10 @@ async fn explain_reports_quota_reserved_for_another_workload() {
 
     // then it is pending, and the condition and both output formats name the workload that quota is
     // reserved for.
-    let explanation = eventually_or_tell("the explanation has the reservation", async || {
-        let explanation = explained(&env, "rayservice/small").await;
-        let reserved_for = waiting(&explanation).map(|slice| slice["pending"]["shortfalls"][0]["reservedFor"].clone());
+    let explanation = eventually_or_err("the explanation has the reservation", async || {
+        let explanation = explain_json(&env, "rayservice/small").await;
+        let reserved_for =
+            pending_slice(&explanation).map(|slice| slice["pending"]["shortfalls"][0]["reservedFor"].clone());
         if reserved_for == Some(json!({"amount": "2", "largest": "RayService default/large", "others": 0})) {
             Ok(explanation)
         } else {
@@ -191,10 +193,10 @@ async fn explain_reports_quota_reserved_for_another_workload() {
         }
     })
     .await;
-    let (_, text) = explain(&env, &["rayservice/small"]).await;
+    let (_, text) = run_explain(&env, &["rayservice/small"]).await;
     assert!(text.contains(", 2 is reserved for RayService default/large"), "{text}");
-    let slice = waiting(&explanation).expect("a pending slice")["name"].as_str().expect("a name").to_owned();
-    eventually_or_tell("its condition reports it", async || {
+    let slice = pending_slice(&explanation).expect("a pending slice")["name"].as_str().expect("a name").to_owned();
+    eventually_or_err("its condition reports it", async || {
         let slice = env.workloads().get(&slice).await.expect("its slice");
         let conditions = slice.status.unwrap_or_default().conditions;
         let why = condition::get(&conditions, "QuotaReserved").map(|found| found.message.clone()).unwrap_or_default();
@@ -205,9 +207,9 @@ async fn explain_reports_quota_reserved_for_another_workload() {
 
 #[tokio::test]
 async fn explain_reports_admission_of_running_jobs_and_missing_objects() {
-    let (env, _manager) = stage().await;
+    let (env, _manager) = two_competing_services().await;
 
-    let (_, text) = explain(&env, &["rayservice/fruit"]).await;
+    let (_, text) = run_explain(&env, &["rayservice/fruit"]).await;
 
     assert!(text.contains("sluice.dev/Admitted=True (Admitted)"), "{text}");
     assert!(text.contains(": admitted, LocalQueue user-queue > ClusterQueue"), "{text}");
@@ -217,7 +219,7 @@ async fn explain_reports_admission_of_running_jobs_and_missing_objects() {
         ("service/fruit", "unknown kind \"service\": expected rayservice"),
         ("fruit", "expected KIND/NAME"),
     ] {
-        let (succeeded, text) = explain(&env, &[subject]).await;
+        let (succeeded, text) = run_explain(&env, &[subject]).await;
         assert!(!succeeded && text.contains(problem), "{text}");
     }
 }

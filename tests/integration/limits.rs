@@ -12,7 +12,7 @@ use sluice_queue::requests::pod_requests;
 use crate::rayclusters::CLUSTER;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE};
-use sluice_testkit::quotas::{cpu, flavor, workload};
+use sluice_testkit::quotas::{cpu_quota, resource_flavor, workload};
 use sluice_testkit::{TestEnv, eventually, invariants};
 
 fn limit_range(name: &str, item: &Value) -> Value {
@@ -30,14 +30,14 @@ fn limit_ranges(env: &TestEnv) -> Api<LimitRange> {
 
 /// Returns the CPU that a Workload was admitted with.
 async fn admitted_cpu(env: &TestEnv, name: &str) -> String {
-    env.is_admitted(name).await;
+    env.wait_until_admitted(name).await;
     let status = env.workloads().get(name).await.expect("the Workload").status.unwrap_or_default();
     let admission = status.admission.expect("it is admitted");
     admission.pod_set_assignments[0].resource_usage["cpu"].0.clone()
 }
 
 /// Returns a Workload of one pod with these resources.
-fn asking(name: &str, resources: Value) -> Value {
+fn workload_with_resources(name: &str, resources: Value) -> Value {
     let mut object = workload(name, "team", "0", 0);
     object["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] = resources;
     object
@@ -45,8 +45,8 @@ fn asking(name: &str, resources: Value) -> Value {
 
 /// Waits until the queue has observed a LimitRange: the message of an oversized probe Workload then
 /// changes.
-async fn is_known(env: &TestEnv, words: &str) {
-    env.has_condition("crowd", "QuotaReserved", "False", &[words]).await;
+async fn wait_until_limit_range_observed(env: &TestEnv, words: &str) {
+    env.wait_for_condition("crowd", "QuotaReserved", "False", &[words]).await;
 }
 
 #[tokio::test]
@@ -54,41 +54,49 @@ async fn limit_range_violation_keeps_workload_pending_and_defaults_count_as_requ
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
-    env.put(flavor()).await;
-    env.put_queue("team", None, cpu("20", json!({})), json!({})).await;
-    let mut crowd = asking("crowd", json!({"requests": {"cpu": "1500m"}}));
+    env.apply_object(resource_flavor()).await;
+    env.apply_queue("team", None, cpu_quota("20", json!({})), json!({})).await;
+    let mut crowd = workload_with_resources("crowd", json!({"requests": {"cpu": "1500m"}}));
     crowd["spec"]["podSets"][0]["count"] = 1000.into();
-    env.put(crowd).await;
+    env.apply_object(crowd).await;
 
     // Above the maximum: admitted once the maximum is raised.
-    env.put(limit_range("small", &json!({"type": "Container", "max": {"cpu": "1"}}))).await;
-    is_known(&env, "requests 1500m of cpu, which is more than the maximum of 1 set by LimitRange small").await;
-    env.put(workload("large", "team", "2", 0)).await;
+    env.apply_object(limit_range("small", &json!({"type": "Container", "max": {"cpu": "1"}}))).await;
+    wait_until_limit_range_observed(
+        &env,
+        "requests 1500m of cpu, which is more than the maximum of 1 set by LimitRange small",
+    )
+    .await;
+    env.apply_object(workload("large", "team", "2", 0)).await;
     let expected_message = "pod set main: container \"c\" requests 2 of cpu, which is more than the maximum of 1 set by LimitRange small \
                 for a Container";
-    env.has_condition("large", "QuotaReserved", "False", &["Misconfigured", expected_message]).await;
-    env.put(limit_range("small", &json!({"type": "Container", "max": {"cpu": "4"}}))).await;
+    env.wait_for_condition("large", "QuotaReserved", "False", &["Misconfigured", expected_message]).await;
+    env.apply_object(limit_range("small", &json!({"type": "Container", "max": {"cpu": "4"}}))).await;
     assert_eq!(admitted_cpu(&env, "large").await, "2");
 
     // The API server uses the maximum as default. A limit without a request sets the request.
-    env.put(asking("by-default", json!({}))).await;
+    env.apply_object(workload_with_resources("by-default", json!({}))).await;
     assert_eq!(admitted_cpu(&env, "by-default").await, "4");
-    env.put(asking("by-limit", json!({"limits": {"cpu": "3"}}))).await;
+    env.apply_object(workload_with_resources("by-limit", json!({"limits": {"cpu": "3"}}))).await;
     assert_eq!(admitted_cpu(&env, "by-limit").await, "3");
 
     // Below the minimum of a pod: admitted once the minimum is removed. Running workloads keep
     // their usage.
-    env.put(limit_range("pods", &json!({"type": "Pod", "min": {"cpu": "2"}}))).await;
-    is_known(&env, "the pod requests 1500m of cpu, which is less than the minimum of 2 set by LimitRange pods").await;
-    env.put(workload("tiny", "team", "250m", 0)).await;
+    env.apply_object(limit_range("pods", &json!({"type": "Pod", "min": {"cpu": "2"}}))).await;
+    wait_until_limit_range_observed(
+        &env,
+        "the pod requests 1500m of cpu, which is less than the minimum of 2 set by LimitRange pods",
+    )
+    .await;
+    env.apply_object(workload("tiny", "team", "250m", 0)).await;
     let expected_message =
         "the pod requests 250m of cpu, which is less than the minimum of 2 set by LimitRange pods for a Pod";
-    env.has_condition("tiny", "QuotaReserved", "False", &["Misconfigured", expected_message]).await;
+    env.wait_for_condition("tiny", "QuotaReserved", "False", &["Misconfigured", expected_message]).await;
     limit_ranges(&env).delete("pods", &DeleteParams::default()).await.expect("the LimitRange is deleted");
     assert_eq!(admitted_cpu(&env, "tiny").await, "250m");
     assert_eq!(admitted_cpu(&env, "by-default").await, "4");
 
-    let breaches = invariants::breaches(&recorder.history().await);
+    let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
@@ -141,8 +149,8 @@ async fn ray_cluster_usage_includes_sidecars_limits_and_runtime_class_overhead()
         "defaultRequest": {"cpu": "100m", "memory": "64Mi"},
         "default": {"cpu": "600m", "memory": "1Gi"},
     });
-    env.put(limit_range("defaults", &defaults)).await;
-    env.put(json!({
+    env.apply_object(limit_range("defaults", &defaults)).await;
+    env.apply_object(json!({
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",
         "metadata": {"name": "kata"},
@@ -151,19 +159,19 @@ async fn ray_cluster_usage_includes_sidecars_limits_and_runtime_class_overhead()
     }))
     .await;
     let _manager = env.manager().await;
-    env.put(cluster()).await;
+    env.apply_object(cluster()).await;
 
     let name = eventually("the slice is there", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         slices.first().map(|slice| slice.name_any())
     })
     .await;
-    env.is_short(&name).await;
+    env.wait_until_pending(&name).await;
     assert!(env.pods_of(CLUSTER).await.is_empty());
 
     env.set_quota("2200m", "8Gi").await;
     assert_eq!(cpu_of_pods(&env, 3).await, 2200);
-    env.reserves_cpu("2200m").await;
-    let breaches = invariants::breaches(&recorder.history().await);
+    env.wait_for_reserved_cpu("2200m").await;
+    let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }

@@ -2,22 +2,26 @@
 
 #![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
 
+mod admission_policies;
 mod bad_input;
 mod batch_jobs;
+mod cluster_resources;
+mod component_subsets;
 mod configuration;
+mod contention;
+mod crds;
 mod deletion;
 mod evictions;
+mod exceeds_quota;
 mod explain;
 mod flavors;
-mod guard;
-mod halves;
-mod in_steps;
-mod kinds;
+mod gateway_traffic;
+mod incremental_upgrade;
+mod kuberay_adoption;
 mod limits;
-mod many;
 mod many_jobs;
-mod on_the_wire;
-mod planned;
+mod plan_command;
+mod pod_shape_changes;
 mod pods;
 mod preemption;
 mod process;
@@ -27,12 +31,8 @@ mod rayclusters;
 mod real_ray;
 mod recreate;
 mod redis;
+mod resource_change_fixture;
 mod restarts;
-mod shapes;
-mod stage;
-mod surroundings;
-mod takeover;
 mod tokens;
-mod unfitting;
 mod upgrades;
 mod validation;

@@ -11,17 +11,17 @@ use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::kueue::scheduling_gate::is_gated;
 
-use crate::guard::webhook::manager_that_is_called;
+use crate::admission_policies::webhook::start_manager_and_wait_for_webhook;
 use sluice_testkit::history::{Change, Object, Recorder, State};
 use sluice_testkit::objects::NAMESPACE;
-use sluice_testkit::quotas::{cpu, flavor};
+use sluice_testkit::quotas::{cpu_quota, resource_flavor};
 use sluice_testkit::{TestEnv, eventually, invariants};
 
 const QUEUE: &str = "jobs";
 /// Default number of Jobs.
 const JOBS: usize = 120;
 /// Ratio of Jobs to the number that fits simultaneously.
-const ONE_IN: usize = 40;
+const JOBS_PER_SLOT: usize = 40;
 
 fn job(number: usize) -> Job {
     let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
@@ -31,7 +31,7 @@ fn job(number: usize) -> Job {
 }
 
 /// Completes every running pod until this many Jobs are finished.
-async fn work_off(env: &TestEnv, jobs: usize) {
+async fn complete_jobs(env: &TestEnv, jobs: usize) {
     let pods: Api<Pod> = Api::namespaced(env.client.clone(), NAMESPACE);
     let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
     let mut completed = std::collections::BTreeSet::new();
@@ -55,18 +55,20 @@ async fn work_off(env: &TestEnv, jobs: usize) {
     }
 }
 
-fn is(workload: &Workload, kind: &str) -> bool {
+fn has_condition(workload: &Workload, kind: &str) -> bool {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     condition::is_true(conditions, kind)
 }
 
 /// Returns the maximum number of simultaneously admitted Jobs, and for each released quota the
 /// milliseconds until it was used again.
-fn places(history: &[Change]) -> (usize, Vec<i64>) {
+fn max_admitted_and_gaps(history: &[Change]) -> (usize, Vec<i64>) {
     let (mut state, mut most, mut free, mut waited) = (State::default(), 0, Vec::new(), Vec::new());
     let held = |state: &State| {
-        let admitted =
-            state.workloads.values().filter(|workload| is(workload, "Admitted") && !is(workload, "Finished"));
+        let admitted = state
+            .workloads
+            .values()
+            .filter(|workload| has_condition(workload, "Admitted") && !has_condition(workload, "Finished"));
         admitted.count()
     };
     for change in history {
@@ -78,9 +80,9 @@ fn places(history: &[Change]) -> (usize, Vec<i64>) {
         let now = held(&state);
         most = most.max(now);
         if now < before {
-            free.push(change.heard);
+            free.push(change.observed_at);
         } else if now > before && !free.is_empty() {
-            waited.push(change.heard.duration_since(free.remove(0)).as_millis() as i64);
+            waited.push(change.observed_at.duration_since(free.remove(0)).as_millis() as i64);
         }
     }
     waited.sort_unstable();
@@ -90,28 +92,28 @@ fn places(history: &[Change]) -> (usize, Vec<i64>) {
 #[tokio::test]
 async fn many_jobs_share_a_queue_that_fits_a_few() {
     let jobs = std::env::var("JOBS").map_or(JOBS, |jobs| jobs.parse().expect("JOBS is a number"));
-    let room = jobs / ONE_IN;
+    let room = jobs / JOBS_PER_SLOT;
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
-    let (_manager, _) = manager_that_is_called(&env, &[]).await;
-    env.put(flavor()).await;
-    env.put_queue(QUEUE, None, cpu(&room.to_string(), json!({})), json!({})).await;
+    let (_manager, _) = start_manager_and_wait_for_webhook(&env, &[]).await;
+    env.apply_object(resource_flavor()).await;
+    env.apply_queue(QUEUE, None, cpu_quota(&room.to_string(), json!({})), json!({})).await;
     let api: Api<Job> = Api::namespaced(env.client.clone(), NAMESPACE);
     for number in 0..jobs {
         api.create(&PostParams::default(), &job(number)).await.expect("a Job");
     }
 
-    work_off(&env, jobs).await;
+    complete_jobs(&env, jobs).await;
 
     eventually("all Jobs and their slices are finished", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
-        (slices.len() == jobs && slices.iter().all(|slice| is(slice, "Finished"))).then_some(())
+        (slices.len() == jobs && slices.iter().all(|slice| has_condition(slice, "Finished"))).then_some(())
     })
     .await;
     let history = recorder.history().await;
-    let breaches = invariants::breaches(&history);
+    let breaches = invariants::violations(&history);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
-    let (most, waited) = places(&history);
+    let (most, waited) = max_admitted_and_gaps(&history);
     assert_eq!(most, room, "the queue was full and never exceeded");
     println!(
         "{jobs} Jobs, {room} at a time: a free place waited for {} ms in the middle, for {} ms at most",

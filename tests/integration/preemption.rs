@@ -14,24 +14,24 @@ use crate::rayclusters;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE};
 use sluice_testkit::quotas::{cohort, local_queue};
-use sluice_testkit::{TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::{TestEnv, eventually, eventually_or_err, invariants};
 
 /// Returns a cluster that uses all of the sample queue's quota.
 fn cluster(name: &str, queue: &str, class: Option<&str>) -> String {
     let labels = class.map(|class| format!("\n    kueue.x-k8s.io/priority-class: {class}")).unwrap_or_default();
-    rayclusters::manifest()
+    rayclusters::cluster_manifest()
         .replace(&format!("name: {}\n", rayclusters::CLUSTER), &format!("name: {name}\n"))
         .replace("kueue.x-k8s.io/queue-name: user-queue", &format!("kueue.x-k8s.io/queue-name: {queue}{labels}"))
 }
 
-async fn put_class(env: &TestEnv, name: &str, value: i32) {
+async fn apply_priority_class(env: &TestEnv, name: &str, value: i32) {
     let class = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": name}, "value": value});
-    env.put(class).await;
+    env.apply_object(class).await;
 }
 
 /// Waits until a cluster is admitted and has all of its pods.
-async fn runs(env: &TestEnv, name: &str) {
-    eventually_or_tell(&format!("cluster {name} runs"), async || {
+async fn wait_until_running(env: &TestEnv, name: &str) {
+    eventually_or_err(&format!("cluster {name} runs"), async || {
         let status = env.ray_clusters().get(name).await.expect("the cluster").status.unwrap_or_default();
         let is = |kind| condition::is_true(&status.conditions, kind);
         let pods = env.pods_of(name).await.len();
@@ -42,8 +42,8 @@ async fn runs(env: &TestEnv, name: &str) {
 }
 
 /// Waits until a cluster has no pods and no quota. Returns the message of its condition.
-async fn stands_still(env: &TestEnv, name: &str) -> String {
-    eventually_or_tell(&format!("cluster {name} is stopped"), async || {
+async fn wait_until_stopped(env: &TestEnv, name: &str) -> String {
+    eventually_or_err(&format!("cluster {name} is stopped"), async || {
         let status = env.ray_clusters().get(name).await.expect("the cluster").status.unwrap_or_default();
         let pods = env.pods_of(name).await.len();
         let holds = slice_of(env, name)
@@ -65,8 +65,8 @@ async fn slice_of(env: &TestEnv, cluster: &str) -> Option<Workload> {
 }
 
 /// Waits until the slice of a cluster is preempted with this reason.
-async fn was_preempted(env: &TestEnv, cluster: &str, reason: &str) {
-    eventually_or_tell(&format!("the slice of {cluster} was preempted"), async || {
+async fn wait_until_preempted(env: &TestEnv, cluster: &str, reason: &str) {
+    eventually_or_err(&format!("the slice of {cluster} was preempted"), async || {
         let Some(slice) = slice_of(env, cluster).await else { return Err("but there is none".to_owned()) };
         let conditions = slice.status.unwrap_or_default().conditions;
         let found = condition::get(&conditions, "Preempted").filter(|found| found.reason == reason);
@@ -75,8 +75,8 @@ async fn was_preempted(env: &TestEnv, cluster: &str, reason: &str) {
     .await;
 }
 
-async fn has_priority(env: &TestEnv, cluster: &str, class: &str, value: i32) {
-    eventually_or_tell(&format!("the slice of {cluster} has priority {value}"), async || {
+async fn wait_for_priority(env: &TestEnv, cluster: &str, class: &str, value: i32) {
+    eventually_or_err(&format!("the slice of {cluster} has priority {value}"), async || {
         let Some(slice) = slice_of(env, cluster).await else { return Err("but there is none".to_owned()) };
         let named = slice.spec.priority_class_ref.as_ref().map(|class| class.name.as_str());
         let fits = slice.spec.priority == Some(value) && named == Some(class);
@@ -89,13 +89,13 @@ async fn pod_names(env: &TestEnv, cluster: &str) -> Vec<String> {
     env.pods_of(cluster).await.iter().map(ResourceExt::name_any).collect()
 }
 
-async fn no_breaches(recorder: &Recorder) {
-    let breaches = invariants::breaches(&recorder.history().await);
+async fn check_invariants(recorder: &Recorder) {
+    let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }
 
 async fn change_queue(env: &TestEnv, spec: Value) {
-    env.change_queue(QUEUE, spec).await;
+    env.patch_queue(QUEUE, spec).await;
 }
 
 #[tokio::test]
@@ -105,45 +105,45 @@ async fn cluster_preempts_lower_priority_cluster_which_is_readmitted_later() {
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     change_queue(&env, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
-    put_class(&env, "low", 1).await;
-    put_class(&env, "high", 100).await;
+    apply_priority_class(&env, "low", 1).await;
+    apply_priority_class(&env, "high", 100).await;
     env.apply(&cluster("humble", "user-queue", Some("low"))).await.expect("a cluster");
-    runs(&env, "humble").await;
-    has_priority(&env, "humble", "low", 1).await;
+    wait_until_running(&env, "humble").await;
+    wait_for_priority(&env, "humble", "low", 1).await;
 
     // When a cluster of higher priority is created, the first is preempted, and the other starts
     // only after its pods are gone.
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
-    runs(&env, "proud").await;
-    was_preempted(&env, "humble", "InClusterQueue").await;
-    let message = stands_still(&env, "humble").await;
+    wait_until_running(&env, "proud").await;
+    wait_until_preempted(&env, "humble", "InClusterQueue").await;
+    let message = wait_until_stopped(&env, "humble").await;
     assert!(message.contains("cpu"), "{message}");
 
     env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
-    runs(&env, "humble").await;
+    wait_until_running(&env, "humble").await;
 
     // When the priority class label of a pending cluster changes, its priority follows.
     env.apply(&cluster("rising", "user-queue", Some("low"))).await.expect("a cluster");
-    stands_still(&env, "rising").await;
+    wait_until_stopped(&env, "rising").await;
     env.apply(&cluster("rising", "user-queue", Some("high"))).await.expect("another class");
-    has_priority(&env, "rising", "high", 100).await;
-    runs(&env, "rising").await;
-    stands_still(&env, "humble").await;
+    wait_for_priority(&env, "rising", "high", 100).await;
+    wait_until_running(&env, "rising").await;
+    wait_until_stopped(&env, "humble").await;
 
     // When the value of a class is reduced, its running cluster is preempted by the one that is now
     // ahead.
     let classes: Api<WorkloadPriorityClass> = Api::all(env.client.clone());
     let nothing = Patch::Merge(json!({"value": 0}));
     classes.patch("high", &PatchParams::default(), &nothing).await.expect("the class is changed");
-    has_priority(&env, "rising", "high", 0).await;
-    runs(&env, "humble").await;
-    stands_still(&env, "rising").await;
+    wait_for_priority(&env, "rising", "high", 0).await;
+    wait_until_running(&env, "humble").await;
+    wait_until_stopped(&env, "rising").await;
 
     for name in ["humble", "rising"] {
         env.ray_clusters().delete(name, &DeleteParams::default()).await.expect("the cluster is deleted");
     }
-    env.nothing_is_left().await;
-    no_breaches(&recorder).await;
+    env.wait_until_empty().await;
+    check_invariants(&recorder).await;
 }
 
 #[tokio::test]
@@ -153,12 +153,12 @@ async fn missing_priority_class_is_reported_until_it_exists() {
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.apply(&cluster("early", "user-queue", Some("soon"))).await.expect("a cluster");
 
-    let message = stands_still(&env, "early").await;
+    let message = wait_until_stopped(&env, "early").await;
     assert!(message.contains("kueue.x-k8s.io/priority-class") && message.contains("\"soon\""), "{message}");
 
-    put_class(&env, "soon", 5).await;
-    runs(&env, "early").await;
-    has_priority(&env, "early", "soon", 5).await;
+    apply_priority_class(&env, "soon", 5).await;
+    wait_until_running(&env, "early").await;
+    wait_for_priority(&env, "early", "soon", 5).await;
 }
 
 #[tokio::test]
@@ -166,38 +166,38 @@ async fn borrowed_quota_is_reclaimed_from_the_newest_workload() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
-    env.put(cohort("all", None, json!([]))).await;
+    env.apply_object(cohort("all", None, json!([]))).await;
     for (queue, preemption) in [("team-a", json!({})), ("team-b", json!({"reclaimWithinCohort": "Any"}))] {
         env.apply(&QUEUE_SAMPLE.replace("team-a", queue).replace("user-queue", queue)).await.expect("a queue");
-        env.change_queue(queue, json!({"cohortName": "all", "preemption": preemption})).await;
-        env.put(local_queue(queue)).await;
+        env.patch_queue(queue, json!({"cohortName": "all", "preemption": preemption})).await;
+        env.apply_object(local_queue(queue)).await;
     }
 
     // Two clusters of one team: the second borrows the other team's unused quota.
     env.apply(&cluster("own", "team-a", None)).await.expect("a cluster");
-    runs(&env, "own").await;
+    wait_until_running(&env, "own").await;
     // (The order of admission is compared by condition times, which are whole seconds.)
     tokio::time::sleep(Duration::from_millis(1100)).await;
     env.apply(&cluster("borrower", "team-a", None)).await.expect("a cluster");
-    runs(&env, "borrower").await;
+    wait_until_running(&env, "borrower").await;
 
     // When the other team needs it, it is reclaimed, and the cluster within its nominal quota keeps
     // running.
     env.apply(&cluster("owner", "team-b", None)).await.expect("a cluster");
-    runs(&env, "owner").await;
-    was_preempted(&env, "borrower", "InCohortReclamation").await;
-    let message = stands_still(&env, "borrower").await;
+    wait_until_running(&env, "owner").await;
+    wait_until_preempted(&env, "borrower", "InCohortReclamation").await;
+    let message = wait_until_stopped(&env, "borrower").await;
     assert!(message.contains("cohort all"), "{message}");
-    runs(&env, "own").await;
+    wait_until_running(&env, "own").await;
 
     // When the owner is finished, the borrower is readmitted.
     env.ray_clusters().delete("owner", &DeleteParams::default()).await.expect("the cluster is deleted");
-    runs(&env, "borrower").await;
-    no_breaches(&recorder).await;
+    wait_until_running(&env, "borrower").await;
+    check_invariants(&recorder).await;
 }
 
 /// Returns reason and message of the first condition of this type and status of any slice.
-async fn slices_say(env: &TestEnv, condition: &str, status: &str) -> Option<(String, String)> {
+async fn find_slice_condition(env: &TestEnv, condition: &str, status: &str) -> Option<(String, String)> {
     let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
     let mut conditions = slices.into_iter().flat_map(|slice| slice.status.unwrap_or_default().conditions);
     let found = conditions.find(|found| found.type_ == condition && found.status == status)?;
@@ -212,8 +212,8 @@ async fn preemption_stops_the_upgrade_of_a_service_before_the_active_cluster() {
     env.apply_samples().await;
     change_queue(&env, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
     env.set_quota("2", "4Gi").await;
-    put_class(&env, "high", 100).await;
-    let serving = env.serves_from("2.52.0").await;
+    apply_priority_class(&env, "high", 100).await;
+    let serving = env.wait_until_serving("2.52.0").await;
     let pods = pod_names(&env, &serving).await;
 
     // Given an admitted upgrade that is not ready yet,
@@ -230,17 +230,18 @@ async fn preemption_stops_the_upgrade_of_a_service_before_the_active_cluster() {
     // when a cluster of higher priority is created, the upgrade is stopped and pending, its message
     // names the preemptor, and the active cluster is unchanged.
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
-    runs(&env, "proud").await;
+    wait_until_running(&env, "proud").await;
     assert!(env.pods_of(&pending).await.is_empty());
     assert_eq!(pod_names(&env, &serving).await, pods);
-    let (waiting, message) = env.waits_for_quota().await;
+    let (waiting, message) = env.wait_for_pending_upgrade().await;
     assert_eq!(waiting, pending);
     let why = format!("upgrade to {pending} is pending in LocalQueue user-queue ({serving} keeps serving): ");
     assert!(message.starts_with(&why), "{message}");
-    let (reason, _) = slices_say(&env, PARTIALLY_PREEMPTED, "False").await.expect("the slice was partially preempted");
+    let (reason, _) =
+        find_slice_condition(&env, PARTIALLY_PREEMPTED, "False").await.expect("the slice was partially preempted");
     assert_eq!(reason, "Released");
-    assert_eq!(slices_say(&env, "Evicted", "True").await, None);
-    let note = env.event_about("RayService", "PartiallyPreempted").await;
+    assert_eq!(find_slice_condition(&env, "Evicted", "True").await, None);
+    let note = env.wait_for_event("RayService", "PartiallyPreempted").await;
     let why = format!("{pending} is stopping ({serving} keeps running). For workload default/raycluster-proud-");
     assert!(note.starts_with(&why), "{note}");
 
@@ -248,7 +249,7 @@ async fn preemption_stops_the_upgrade_of_a_service_before_the_active_cluster() {
     env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
     eventually("the upgrade has its pods again", async || (env.pods_of(&pending).await.len() == 2).then_some(())).await;
     assert_eq!(pod_names(&env, &serving).await, pods);
-    no_breaches(&recorder).await;
+    check_invariants(&recorder).await;
 }
 
 #[tokio::test]
@@ -260,7 +261,7 @@ async fn preemption_scales_down_an_elastic_cluster_before_evicting_it() {
     change_queue(&env, json!({"preemption": {"withinClusterQueue": "LowerPriority"}})).await;
     // Quota for exactly three workers and a head with the autoscaler container.
     env.set_quota("2500m", "5Gi").await;
-    put_class(&env, "high", 100).await;
+    apply_priority_class(&env, "high", 100).await;
     let elastic = cluster("elastic", "user-queue", None).replace("replicas: 1", "replicas: 3");
     let elastic = elastic.replace("spec:\n  rayVersion", "spec:\n  enableInTreeAutoscaling: true\n  rayVersion");
     env.apply(&elastic).await.expect("a cluster");
@@ -269,15 +270,15 @@ async fn preemption_scales_down_an_elastic_cluster_before_evicting_it() {
     // When a cluster of higher priority is created, it loses two workers, whose replacements are
     // gated.
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
-    runs(&env, "proud").await;
+    wait_until_running(&env, "proud").await;
     let running = async || {
         let pods = env.pods_of("elastic").await;
         (pods.iter().filter(|pod| !is_gated(pod)).count(), pods.len())
     };
     eventually("two workers are gated", async || (running().await == (2, 4)).then_some(())).await;
-    assert_eq!(slices_say(&env, "Evicted", "True").await, None);
+    assert_eq!(find_slice_condition(&env, "Evicted", "True").await, None);
 
     env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
     eventually("all workers run again", async || (running().await == (4, 4)).then_some(())).await;
-    no_breaches(&recorder).await;
+    check_invariants(&recorder).await;
 }

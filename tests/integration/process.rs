@@ -35,7 +35,7 @@ async fn manager_serves_probes_and_metrics_and_stops_on_sigterm() {
         ])
         .await;
     env.apply_samples().await;
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
 
     for path in ["/healthz", "/readyz"] {
         let answer = get(health, path).await.expect("an answer");
@@ -74,7 +74,7 @@ async fn second_replica_takes_over_after_the_leader_dies() {
     first.kill().await;
     eventually("the second replica leads", async || (holder().await? != leader).then_some(())).await;
     env.apply_samples().await;
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
     assert!(
         tokio::time::timeout(Duration::from_secs(60), second.terminate()).await.is_ok_and(|status| status.success())
     );

@@ -7,14 +7,16 @@ use serde_json::{Value, json};
 use sluice_api::condition;
 use sluice_api::kueue::scheduling_gate::is_gated;
 
-use crate::guard::objects::{api, create};
-use crate::guard::webhook::{is_gated as webhook_answers, manager_at, manager_that_is_called};
-use sluice_testkit::dashboards::steer;
+use crate::admission_policies::fixtures::{api_of, create};
+use crate::admission_policies::webhook::{
+    creates_suspended as webhook_answers, start_manager_and_wait_for_webhook, start_manager_with_webhook,
+};
+use sluice_testkit::fake_dashboards::set_dashboard_behavior;
 use sluice_testkit::history::Recorder;
-use sluice_testkit::objects::{NAMESPACE, reserved};
-use sluice_testkit::quotas::{FLAVOR, flavor};
-use sluice_testkit::real_kuberay::{RealKubeRay, control_plane};
-use sluice_testkit::{Manager, TestEnv, eventually, eventually_or_tell, invariants};
+use sluice_testkit::objects::{NAMESPACE, reserved_amount};
+use sluice_testkit::quotas::{FLAVOR, resource_flavor};
+use sluice_testkit::real_kuberay::{RealKubeRay, start_control_plane};
+use sluice_testkit::{Manager, TestEnv, eventually, eventually_or_err, invariants};
 
 const QUEUE: &str = "jobs";
 /// Annotation with the conditions of a RayJob.
@@ -22,7 +24,7 @@ const CONDITIONS: &str = "sluice.dev/conditions";
 
 /// A control plane where KubeRay creates the pods and Sluice manages their quota, with a recorder
 /// of its complete history.
-struct Stage {
+struct Fixture {
     env: TestEnv,
     recorder: Recorder,
     port: u16,
@@ -30,13 +32,13 @@ struct Stage {
     _kuberay: RealKubeRay,
 }
 
-impl Stage {
+impl Fixture {
     async fn new() -> Self {
-        let env = control_plane().await;
+        let env = start_control_plane().await;
         let recorder = Recorder::start(env.client.clone(), None).await;
-        let (manager, port) = manager_that_is_called(&env, &["--ray-operator=false"]).await;
+        let (manager, port) = start_manager_and_wait_for_webhook(&env, &["--ray-operator=false"]).await;
         let kuberay = RealKubeRay::start(&env);
-        env.put(flavor()).await;
+        env.apply_object(resource_flavor()).await;
         Self { env, recorder, port, manager, _kuberay: kuberay }
     }
 
@@ -44,40 +46,40 @@ impl Stage {
     async fn restart(self) -> Self {
         let Self { env, recorder, port, manager, _kuberay } = self;
         manager.kill().await;
-        let manager = manager_at(&env, port, &["--ray-operator=false"]).await;
+        let manager = start_manager_with_webhook(&env, port, &["--ray-operator=false"]).await;
         eventually("the webhook is called", async || webhook_answers(&env.client).await.then_some(())).await;
         Self { env, recorder, port, manager, _kuberay }
     }
 
     async fn queue(&self, nominal: &str) {
         let preemption = json!({"preemption": {"withinClusterQueue": "LowerPriority"}});
-        self.env.put_queue(QUEUE, None, quota(nominal), preemption).await;
+        self.env.apply_queue(QUEUE, None, quota(nominal), preemption).await;
     }
 
     async fn resize(&self, nominal: &str) {
-        self.env.change_queue(QUEUE, json!({"resourceGroups": quota(nominal)})).await;
+        self.env.patch_queue(QUEUE, json!({"resourceGroups": quota(nominal)})).await;
     }
 
     /// Waits until this much CPU is reserved in the ClusterQueue.
-    async fn reserves(&self, amount: &str) {
-        eventually_or_tell(&format!("{amount} CPU is reserved"), async || {
+    async fn wait_for_reserved_cpu(&self, amount: &str) {
+        eventually_or_err(&format!("{amount} CPU is reserved"), async || {
             let queue = self.env.cluster_queues().get(QUEUE).await.expect("the queue");
-            let actual = reserved(&queue, "cpu");
+            let actual = reserved_amount(&queue, "cpu");
             if actual == amount { Ok(()) } else { Err(format!("{actual} is")) }
         })
         .await;
     }
 
     async fn get(&self, kind: &str, name: &str) -> DynamicObject {
-        api(&self.env.client, kind).get(name).await.unwrap_or_else(|error| panic!("{kind} {name}: {error}"))
+        api_of(&self.env.client, kind).get(name).await.unwrap_or_else(|error| panic!("{kind} {name}: {error}"))
     }
 
     async fn patch(&self, kind: &str, name: &str, patch: Value) -> Result<(), kube::Error> {
-        api(&self.env.client, kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+        api_of(&self.env.client, kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 
     async fn list(&self, kind: &str) -> Vec<String> {
-        let all = api(&self.env.client, kind).list(&ListParams::default()).await.expect("a list").items;
+        let all = api_of(&self.env.client, kind).list(&ListParams::default()).await.expect("a list").items;
         all.iter().map(ResourceExt::name_any).collect()
     }
 
@@ -87,8 +89,8 @@ impl Stage {
     }
 
     /// Waits until this many pods run and this many are gated.
-    async fn has_pods(&self, running: usize, waiting: usize) {
-        eventually_or_tell(&format!("{running} pods run and {waiting} are gated"), async || {
+    async fn wait_for_pods(&self, running: usize, waiting: usize) {
+        eventually_or_err(&format!("{running} pods run and {waiting} are gated"), async || {
             let (gated, others): (Vec<_>, Vec<_>) =
                 self.pods().await.into_iter().filter(|pod| phase(pod) != "Succeeded").partition(is_gated);
             let run = others.iter().filter(|pod| phase(pod) == "Running").count();
@@ -101,8 +103,8 @@ impl Stage {
     }
 
     /// Waits until a RayJob has this `jobDeploymentStatus`.
-    async fn is(&self, name: &str, status: &str) {
-        eventually_or_tell(&format!("RayJob {name} is {status}"), async || {
+    async fn wait_for_status(&self, name: &str, status: &str) {
+        eventually_or_err(&format!("RayJob {name} is {status}"), async || {
             let actual = self.get("RayJob", name).await.data["status"]["jobDeploymentStatus"].clone();
             if actual == status { Ok(()) } else { Err(format!("it is {actual}")) }
         })
@@ -110,8 +112,8 @@ impl Stage {
     }
 
     /// Waits until a RayJob is pending with `why` in its message.
-    async fn waits(&self, name: &str, why: &str) {
-        eventually_or_tell(&format!("RayJob {name} is pending: {why}"), async || {
+    async fn wait_until_pending(&self, name: &str, why: &str) {
+        eventually_or_err(&format!("RayJob {name} is pending: {why}"), async || {
             let shown = self.get("RayJob", name).await.annotations().get(CONDITIONS).cloned().unwrap_or_default();
             let conditions: Vec<_> = serde_saphyr::from_str(&shown).unwrap_or_default();
             let admitted = condition::get(&conditions, "sluice.dev/Admitted");
@@ -124,7 +126,7 @@ impl Stage {
     }
 
     /// Completes the pods with this label.
-    async fn succeed(&self, label: &str) {
+    async fn complete_pods(&self, label: &str) {
         let pods: Api<Pod> = Api::namespaced(self.env.client.clone(), NAMESPACE);
         let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
         for pod in pods.list(&ListParams::default().labels(label)).await.expect("pods") {
@@ -132,8 +134,8 @@ impl Stage {
         }
     }
 
-    async fn holds(&self) {
-        let breaches = invariants::breaches(&self.recorder.history().await);
+    async fn check_invariants(&self) {
+        let breaches = invariants::violations(&self.recorder.history().await);
         assert!(breaches.is_empty(), "{breaches:#?}");
     }
 }
@@ -175,16 +177,16 @@ fn with_cluster(name: &str, workers: u32) -> Value {
 async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
     // Given too little quota, a RayJob is pending without a cluster and reports why; only Sluice
     // may start it;
-    let stage = Stage::new().await;
+    let stage = Fixture::new().await;
     stage.queue("2").await;
     create(&stage.env.client, with_cluster("train", 1)).await.expect("a RayJob");
-    stage.waits("train", "cpu").await;
-    stage.is("train", "Suspended").await;
+    stage.wait_until_pending("train", "cpu").await;
+    stage.wait_for_status("train", "Suspended").await;
     assert!(stage.list("RayCluster").await.is_empty());
     let opened = Patch::Merge(json!({"spec": {"suspend": false}}));
     let refusal = eventually("the policy is enforced", async || {
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
-        api(&stage.env.client, "RayJob").patch("train", &dry_run, &opened).await.err()
+        api_of(&stage.env.client, "RayJob").patch("train", &dry_run, &opened).await.err()
     })
     .await;
     assert!(
@@ -194,9 +196,9 @@ async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
 
     // with enough it runs: a head, a worker, and once those are ready the submitter pod;
     stage.resize("2500m").await;
-    stage.has_pods(3, 0).await;
-    stage.is("train", "Running").await;
-    stage.reserves("2500m").await;
+    stage.wait_for_pods(3, 0).await;
+    stage.wait_for_status("train", "Running").await;
+    stage.wait_for_reserved_cpu("2500m").await;
 
     // workers added by its autoscaler wait for quota, pod by pod, and removed ones release it;
     let [cluster] = stage.list("RayCluster").await.try_into().expect("one cluster");
@@ -205,96 +207,96 @@ async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
     let scale = async |workers| {
         let patch: json_patch::Patch = serde_json::from_value(scaled(workers)).expect("a patch");
         let patch = Patch::Json::<()>(patch);
-        api(&stage.env.client, "RayCluster").patch(&cluster, &PatchParams::default(), &patch).await.expect("scaled");
+        api_of(&stage.env.client, "RayCluster").patch(&cluster, &PatchParams::default(), &patch).await.expect("scaled");
     };
     scale(3).await;
-    stage.has_pods(3, 2).await;
+    stage.wait_for_pods(3, 2).await;
     stage.resize("3500m").await;
-    stage.has_pods(4, 1).await;
-    stage.reserves("3500m").await;
+    stage.wait_for_pods(4, 1).await;
+    stage.wait_for_reserved_cpu("3500m").await;
     scale(1).await;
-    stage.has_pods(3, 0).await;
-    stage.reserves("2500m").await;
+    stage.wait_for_pods(3, 0).await;
+    stage.wait_for_reserved_cpu("2500m").await;
 
     // it is preempted by a job of higher priority, and starts again with another cluster;
     stage
         .env
-        .put(json!({
+        .apply_object(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100,
         }))
         .await;
     let mut urgent = with_cluster("urgent", 0);
     urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high".into();
     create(&stage.env.client, urgent).await.expect("a RayJob");
-    stage.is("train", "Suspended").await;
-    stage.is("urgent", "Running").await;
-    stage.has_pods(2, 0).await;
-    stage.reserves("1500m").await;
+    stage.wait_for_status("train", "Suspended").await;
+    stage.wait_for_status("urgent", "Running").await;
+    stage.wait_for_pods(2, 0).await;
+    stage.wait_for_reserved_cpu("1500m").await;
 
     // its quota is released once it is finished and its pods are gone,
-    steer(&stage.env, &json!({"jobStatus": "SUCCEEDED"})).await;
-    stage.succeed("batch.kubernetes.io/job-name=urgent").await;
-    stage.is("urgent", "Complete").await;
-    steer(&stage.env, &json!({})).await;
-    stage.is("train", "Running").await;
-    stage.has_pods(3, 0).await;
-    stage.reserves("2500m").await;
+    set_dashboard_behavior(&stage.env, &json!({"jobStatus": "SUCCEEDED"})).await;
+    stage.complete_pods("batch.kubernetes.io/job-name=urgent").await;
+    stage.wait_for_status("urgent", "Complete").await;
+    set_dashboard_behavior(&stage.env, &json!({})).await;
+    stage.wait_for_status("train", "Running").await;
+    stage.wait_for_pods(3, 0).await;
+    stage.wait_for_reserved_cpu("2500m").await;
 
     // and nothing of it is left when it is deleted.
     for name in ["train", "urgent"] {
-        api(&stage.env.client, "RayJob").delete(name, &DeleteParams::background()).await.expect("a deletion");
+        api_of(&stage.env.client, "RayJob").delete(name, &DeleteParams::background()).await.expect("a deletion");
     }
-    eventually_or_tell("nothing is left", async || {
+    eventually_or_err("nothing is left", async || {
         let left = (stage.list("RayCluster").await, stage.pods().await.len());
         let slices = stage.env.workloads().list(&ListParams::default()).await.expect("the slices").items.len();
         if left.0.is_empty() && left.1 == 0 && slices == 0 { Ok(()) } else { Err(format!("{left:?}, {slices} slices")) }
     })
     .await;
-    stage.reserves("0").await;
-    stage.holds().await;
+    stage.wait_for_reserved_cpu("0").await;
+    stage.check_invariants().await;
 }
 
 #[tokio::test]
 async fn ray_job_on_an_existing_cluster_requests_quota_for_its_submitter_only() {
     // Given a queued cluster that uses all of the quota,
-    let stage = Stage::new().await;
+    let stage = Fixture::new().await;
     stage.queue("2").await;
     let meta = json!({"name": "shared", "labels": {"kueue.x-k8s.io/queue-name": QUEUE, "team": "a"}});
     let shared = json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": meta, "spec": cluster(1)});
     create(&stage.env.client, shared).await.expect("a cluster");
-    stage.has_pods(2, 0).await;
-    stage.reserves("2").await;
+    stage.wait_for_pods(2, 0).await;
+    stage.wait_for_reserved_cpu("2").await;
 
     // when a RayJob is submitted to it, then quota is requested only for its submitter, which is
     // pending;
     let submitted = json!({"clusterSelector": {"ray.io/cluster": "shared"}});
     create(&stage.env.client, ray_job("ask", submitted)).await.expect("a RayJob");
-    eventually_or_tell("its submitter is pending", async || {
-        let job = api(&stage.env.client, "Job").get("ask").await.map_err(|error| error.to_string())?;
+    eventually_or_err("its submitter is pending", async || {
+        let job = api_of(&stage.env.client, "Job").get("ask").await.map_err(|error| error.to_string())?;
         let conditions = job.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let waits = |condition: &Value| condition["type"] == "sluice.dev/Admitted" && condition["status"] == "False";
         if conditions.iter().any(waits) { Ok(()) } else { Err(format!("{conditions:?}")) }
     })
     .await;
-    stage.has_pods(2, 0).await;
-    stage.reserves("2").await;
+    stage.wait_for_pods(2, 0).await;
+    stage.wait_for_reserved_cpu("2").await;
 
     // with quota for that it runs, and releases it when it is finished.
     stage.resize("2500m").await;
-    stage.has_pods(3, 0).await;
-    stage.reserves("2500m").await;
-    steer(&stage.env, &json!({"jobStatus": "SUCCEEDED"})).await;
-    stage.succeed("batch.kubernetes.io/job-name=ask").await;
-    stage.is("ask", "Complete").await;
-    stage.has_pods(2, 0).await;
-    stage.reserves("2").await;
-    stage.holds().await;
+    stage.wait_for_pods(3, 0).await;
+    stage.wait_for_reserved_cpu("2500m").await;
+    set_dashboard_behavior(&stage.env, &json!({"jobStatus": "SUCCEEDED"})).await;
+    stage.complete_pods("batch.kubernetes.io/job-name=ask").await;
+    stage.wait_for_status("ask", "Complete").await;
+    stage.wait_for_pods(2, 0).await;
+    stage.wait_for_reserved_cpu("2").await;
+    stage.check_invariants().await;
 }
 
 #[tokio::test]
 async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
     // Given a running RayJob with a pod that terminates slowly;
-    let stage = Stage::new().await;
+    let stage = Fixture::new().await;
     stage.queue("2").await;
     let without_submitter = |name: &str| {
         let mut job = with_cluster(name, 1);
@@ -302,8 +304,8 @@ async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
         job
     };
     create(&stage.env.client, without_submitter("train")).await.expect("a RayJob");
-    stage.is("train", "Running").await;
-    stage.has_pods(2, 0).await;
+    stage.wait_for_status("train", "Running").await;
+    stage.wait_for_pods(2, 0).await;
     let pods = stage.pods().await;
     let worker = pods.iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker"));
     let worker = worker.expect("a worker").name_any();
@@ -314,35 +316,35 @@ async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
     // reserved even if Sluice restarts;
     stage
         .env
-        .put(json!({
+        .apply_object(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100,
         }))
         .await;
     let mut urgent = without_submitter("urgent");
     urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high".into();
     create(&stage.env.client, urgent).await.expect("a RayJob");
-    stage.is("train", "Suspended").await;
+    stage.wait_for_status("train", "Suspended").await;
     assert_eq!(stage.list("RayCluster").await, Vec::<String>::new());
     let stage = stage.restart().await;
-    stage.waits("urgent", "evicted workloads to release theirs: default/rayjob-train").await;
-    stage.is("urgent", "Suspended").await;
-    stage.has_pods(1, 0).await;
+    stage.wait_until_pending("urgent", "evicted workloads to release theirs: default/rayjob-train").await;
+    stage.wait_for_status("urgent", "Suspended").await;
+    stage.wait_for_pods(1, 0).await;
 
     // and once that pod is gone the other job runs.
     stage.patch("Pod", &worker, finalizers(Value::Null)).await.expect("it may go");
-    stage.is("urgent", "Running").await;
-    stage.has_pods(2, 0).await;
-    stage.reserves("2").await;
-    stage.holds().await;
+    stage.wait_for_status("urgent", "Running").await;
+    stage.wait_for_pods(2, 0).await;
+    stage.wait_for_reserved_cpu("2").await;
+    stage.check_invariants().await;
 }
 
 #[tokio::test]
 async fn ungateable_ray_job_is_rejected_and_so_is_opening_a_gate() {
-    let env = control_plane().await;
+    let env = start_control_plane().await;
     let made = async |object: Value| create(&env.client, object).await.map(drop).map_err(|error| error.to_string());
     let patched = async |name: &str, patch: Value| {
         let params = PatchParams { dry_run: true, ..PatchParams::default() };
-        let answer = api(&env.client, "RayJob").patch(name, &params, &Patch::Merge(patch)).await;
+        let answer = api_of(&env.client, "RayJob").patch(name, &params, &Patch::Merge(patch)).await;
         answer.map(drop).map_err(|error| error.to_string())
     };
     let mut waiting = with_cluster("waiting", 0);
@@ -357,7 +359,7 @@ async fn ungateable_ray_job_is_rejected_and_so_is_opening_a_gate() {
     let moved = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "b"}}});
     let opened = json!({"spec": {"suspend": false}});
     let keeps_cluster = json!({"spec": {"shutdownAfterJobFinishes": false}});
-    eventually_or_tell("the policies are enforced", async || {
+    eventually_or_err("the policies are enforced", async || {
         patched("waiting", opened.clone()).await.err().ok_or_else(String::new)?;
         patched("running", moved.clone()).await.err().ok_or_else(String::new)?;
         patched("running", keeps_cluster.clone()).await.err().map(drop).ok_or_else(String::new)

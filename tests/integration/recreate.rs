@@ -9,17 +9,17 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use sluice_api::condition;
 
-use crate::rayclusters::{CLUSTER, is_ready, manifest};
+use crate::rayclusters::{CLUSTER, cluster_manifest, wait_until_ready};
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::QUEUE_SAMPLE;
 use sluice_testkit::{TestEnv, eventually, invariants};
 
-fn recreated() -> String {
-    manifest().replace("spec:\n  rayVersion", "spec:\n  upgradeStrategy:\n    type: Recreate\n  rayVersion")
+fn cluster_with_recreate() -> String {
+    cluster_manifest().replace("spec:\n  rayVersion", "spec:\n  upgradeStrategy:\n    type: Recreate\n  rayVersion")
 }
 
 /// Sets the CPU request of the workers.
-async fn edit(env: &TestEnv, cpu: &str) {
+async fn set_worker_cpu(env: &TestEnv, cpu: &str) {
     let resources = "/spec/workerGroupSpecs/0/template/spec/containers/0/resources";
     let edit = json!([
         {"op": "replace", "path": format!("{resources}/requests/cpu"), "value": cpu},
@@ -29,7 +29,7 @@ async fn edit(env: &TestEnv, cpu: &str) {
     env.ray_clusters().patch(CLUSTER, &PatchParams::default(), &edit).await.expect("the cluster is edited");
 }
 
-async fn uids(env: &TestEnv) -> BTreeSet<String> {
+async fn pod_uids(env: &TestEnv) -> BTreeSet<String> {
     env.pods_of(CLUSTER).await.iter().filter_map(ResourceExt::uid).collect()
 }
 
@@ -52,13 +52,13 @@ async fn pods_are_recreated_once_quota_allows_despite_a_killed_manager() {
     let manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("1", "2Gi").await;
-    env.apply(&recreated()).await.expect("the cluster");
-    is_ready(&env).await;
-    let old = uids(&env).await;
+    env.apply(&cluster_with_recreate()).await.expect("the cluster");
+    wait_until_ready(&env).await;
+    let old = pod_uids(&env).await;
 
     // when it requests more than the quota, then the condition reports it, and the running pods are
     // reconciled as before:
-    edit(&env, "1").await;
+    set_worker_cpu(&env, "1").await;
     let condition_found = eventually("the condition reports that its new spec exceeds the quota", async || {
         let conditions = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status?.conditions;
         condition::get(&conditions, "sluice.dev/UpgradeAdmissible").filter(|found| found.status == "False").cloned()
@@ -67,19 +67,19 @@ async fn pods_are_recreated_once_quota_allows_despite_a_killed_manager() {
     assert_eq!(condition_found.reason, "ExceedsMaxQuota");
     let remedy = condition_found.message.split_once("raise the nominalQuota of cpu").map(|(_, remedy)| remedy);
     assert!(remedy.is_some_and(|remedy| remedy.contains("to at least 1500m")), "{}", condition_found.message);
-    assert_eq!(uids(&env).await, old);
+    assert_eq!(pod_uids(&env).await, old);
     let pods = env.pods_of(CLUSTER).await;
     let worker = pods.iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker"));
     env.pods().delete(&worker.expect("a worker").name_any(), &DeleteParams::default()).await.expect("a pod fails");
     eventually("the worker is replaced", async || {
-        let now = uids(&env).await;
+        let now = pod_uids(&env).await;
         (now.len() == 2 && now != old && cpu_of_workers(&env).await == ["500m"]).then_some(())
     })
     .await;
 
     // and when the quota is raised and the manager is killed during the recreate, then all pods are
     // recreated.
-    let before = uids(&env).await;
+    let before = pod_uids(&env).await;
     env.set_quota("1500m", "2Gi").await;
     eventually("the first pod terminates", async || {
         let now = env.pods_of(CLUSTER).await;
@@ -89,14 +89,14 @@ async fn pods_are_recreated_once_quota_allows_despite_a_killed_manager() {
     manager.kill().await;
     let _manager = env.manager().await;
     eventually("the new pods exist", async || {
-        let now = uids(&env).await;
+        let now = pod_uids(&env).await;
         (now.len() == 2 && now.is_disjoint(&before) && cpu_of_workers(&env).await == ["1"]).then_some(())
     })
     .await;
-    env.reserves_cpu("1500m").await;
+    env.wait_for_reserved_cpu("1500m").await;
 
     env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("the cluster is deleted");
-    env.nothing_is_left().await;
-    let breaches = invariants::breaches(&recorder.history().await);
+    env.wait_until_empty().await;
+    let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 }

@@ -6,15 +6,15 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::rayclusters::{CLUSTER, is_ready, manifest};
+use crate::rayclusters::{CLUSTER, cluster_manifest, wait_until_ready};
 use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE};
 use sluice_testkit::{TestEnv, eventually};
 
 const JOB: &str = "basket-redis-cleanup";
 
-fn kept() -> String {
+fn cluster_with_redis() -> String {
     let redis = "spec:\n  gcsFaultToleranceOptions:\n    redisAddress: redis:6379\n  rayVersion";
-    manifest().replace("spec:\n  rayVersion", redis)
+    cluster_manifest().replace("spec:\n  rayVersion", redis)
 }
 
 /// Returns the pods of the cleanup Job.
@@ -29,15 +29,15 @@ async fn redis_keys_are_deleted_before_the_cluster() {
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("1", "2Gi").await;
-    env.apply(&kept()).await.expect("the cluster");
-    is_ready(&env).await;
+    env.apply(&cluster_with_redis()).await.expect("the cluster");
+    wait_until_ready(&env).await;
 
     env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("the cluster is deleted");
     let jobs: Api<Job> = Api::namespaced(env.client.clone(), NAMESPACE);
     let job = eventually("a Job deletes its keys", async || jobs.get_opt(JOB).await.expect("an answer")).await;
     assert_eq!(job.spec.expect("a spec").suspend, Some(false), "it needs no quota");
     assert!(env.pods_of(CLUSTER).await.iter().all(|pod| pod.labels().contains_key("batch.kubernetes.io/job-name")));
-    env.reserves_cpu("0").await;
+    env.wait_for_reserved_cpu("0").await;
     assert!(
         env.ray_clusters().get_opt(CLUSTER).await.expect("an answer").is_some(),
         "the cluster remains until its keys are deleted"
@@ -47,5 +47,5 @@ async fn redis_keys_are_deleted_before_the_cluster() {
     let pod = eventually("its pod runs", async || pods(&env).await.into_iter().find(|pod| runs(pod))).await;
     let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
     env.pods().patch(&pod.name_any(), &PatchParams::default(), &done).await.expect("the pod is done");
-    env.nothing_is_left().await;
+    env.wait_until_empty().await;
 }

@@ -9,15 +9,15 @@ use sluice_testkit::history::{Change, Object, Recorder};
 use sluice_testkit::{Manager, TestEnv, invariants};
 
 /// A named phase, and the predicate that recognizes the change that starts it.
-pub(crate) type Moment = (&'static str, fn(&Change) -> bool);
+pub(crate) type KillPhase = (&'static str, fn(&Change) -> bool);
 
 /// Runs a scenario with a manager that is killed and restarted right after the first change of each
 /// of these phases. Returns the last manager.
 ///
 /// # Panics
 /// Panics if a phase was not reached.
-pub(crate) async fn killed_at(
-    moments: &[Moment],
+pub(crate) async fn run_with_kills(
+    moments: &[KillPhase],
     (env, flags): (&TestEnv, &[&str]),
     mut changes: mpsc::UnboundedReceiver<Change>,
     scenario: impl Future<Output = ()>,
@@ -44,7 +44,7 @@ pub(crate) async fn killed_at(
 }
 
 /// Phases of an upgrade after which the manager is killed.
-const MOMENTS: [Moment; 8] = [
+const KILL_PHASES: [KillPhase; 8] = [
     ("the first cluster was created", |change| matches!(&change.object, Object::RayCluster(_))),
     ("the first slice was created", |change| matches!(&change.object, Object::Workload(_))),
     ("a slice was admitted", |change| match &change.object {
@@ -86,18 +86,18 @@ async fn manager_killed_in_any_phase_of_an_upgrade_converges_to_the_same_state()
 
     let scenario = async {
         env.apply_samples().await;
-        env.serves_from("2.52.0").await;
+        env.wait_until_serving("2.52.0").await;
         env.set_ray_version("2.53.0").await;
-        env.waits_for_quota().await;
+        env.wait_for_pending_upgrade().await;
         env.set_quota("2", "4Gi").await;
-        let second = env.serves_from("2.53.0").await;
-        env.only_cluster(&second).await;
-        env.reserves_cpu("1").await;
+        let second = env.wait_until_serving("2.53.0").await;
+        env.wait_for_only_cluster(&second).await;
+        env.wait_for_reserved_cpu("1").await;
     };
-    let manager = killed_at(&MOMENTS, (&env, &flags), changes, scenario).await;
+    let manager = run_with_kills(&KILL_PHASES, (&env, &flags), changes, scenario).await;
 
-    env.one_slice_is_left().await;
-    let breaches = invariants::breaches(&recorder.history().await);
+    env.wait_for_single_slice().await;
+    let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
 
     assert!(manager.terminate().await.success());

@@ -5,9 +5,9 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE_SAMPLE};
-use sluice_testkit::{TestEnv, eventually, eventually_or_tell};
+use sluice_testkit::{TestEnv, eventually, eventually_or_err};
 
-fn guarded(options: &str) -> String {
+fn service_with_token_auth(options: &str) -> String {
     SERVICE_SAMPLE.replace("  rayClusterConfig:\n", &format!("  rayClusterConfig:\n    authOptions: {options}\n"))
 }
 
@@ -25,8 +25,8 @@ async fn each_cluster_of_a_service_gets_a_separate_token() {
 
     // Given a service with token authentication, it becomes ready: its dashboard reported running
     // applications.
-    env.apply(&guarded("{mode: token}")).await.expect("the service");
-    let first = env.serves_from("2.52.0").await;
+    env.apply(&service_with_token_auth("{mode: token}")).await.expect("the service");
+    let first = env.wait_until_serving("2.52.0").await;
     let made = secrets(&env).await;
     assert_eq!(made.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), [first.as_str()]);
     let token = made[0].data.clone().expect("data")["auth_token"].clone();
@@ -36,7 +36,7 @@ async fn each_cluster_of_a_service_gets_a_separate_token() {
     manager.kill().await;
     let _manager = env.manager().await;
     env.set_ray_version("2.53.0").await;
-    let second = env.serves_from("2.53.0").await;
+    let second = env.wait_until_serving("2.53.0").await;
     let tokens = secrets(&env).await;
     let token_of =
         |name: &str| tokens.iter().find(|secret| secret.name_any() == name)?.data.clone()?.remove("auth_token");
@@ -44,7 +44,7 @@ async fn each_cluster_of_a_service_gets_a_separate_token() {
     assert!(token_of(&first).is_none_or(|secret| secret == token));
 
     // The first token is deleted with its cluster.
-    env.only_cluster(&second).await;
+    env.wait_for_only_cluster(&second).await;
     eventually("its Secret is deleted", async || (secrets(&env).await.len() == 1).then_some(())).await;
 }
 
@@ -54,16 +54,16 @@ async fn missing_user_provided_token_is_reported_until_it_exists() {
     let _manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("1", "2Gi").await;
-    env.apply(&guarded("{mode: token, secretName: mine}")).await.expect("the service");
+    env.apply(&service_with_token_auth("{mode: token, secretName: mine}")).await.expect("the service");
 
-    eventually_or_tell("the service reports the missing Secret", async || {
-        let conditions = format!("{:?}", env.service().await.status.unwrap_or_default().conditions);
+    eventually_or_err("the service reports the missing Secret", async || {
+        let conditions = format!("{:?}", env.get_service().await.status.unwrap_or_default().conditions);
         if conditions.contains("reading Secret default/mine") { Ok(()) } else { Err(conditions) }
     })
     .await;
 
     let secret = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: mine\n  namespace: default\nstringData:\n  auth_token: sesame\n";
     env.apply(secret).await.expect("the Secret");
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
     assert_eq!(secrets(&env).await.len(), 1, "no Secret was created");
 }

@@ -20,7 +20,8 @@ use sluice_rayservice::status::SUSPENDING;
 use crate::coverage::serving_cluster;
 use sluice_testkit::history::{Change, Object, State};
 use sluice_testkit::invariants::{
-    Breach, Invariant, QUEUE_NAME, holds_quota, is_finished, is_open, key, owner_uid, slices_of,
+    Invariant, QUEUE_NAME_LABEL, Violation, holds_quota, is_finished, is_unsuspended, object_key, owner_uid,
+    slices_of_job,
 };
 
 /// Checks invariant I6.
@@ -60,7 +61,7 @@ impl AvailabilityChecker {
     }
 
     /// Checks a change that `state` already contains.
-    pub fn observe(&mut self, state: &State, change: &Change) -> Vec<Breach> {
+    pub fn observe(&mut self, state: &State, change: &Change) -> Vec<Violation> {
         match &change.object {
             Object::Pod(pod) => {
                 self.observe_pod(pod, change);
@@ -68,7 +69,7 @@ impl AvailabilityChecker {
             }
             Object::Service(service) if is_serve_service(service) => self.check_service(state, service, change),
             Object::HTTPRoute(route) => self.check_route(state, route, change),
-            Object::RayCluster(cluster) => self.check_cluster(state, cluster, change.gone),
+            Object::RayCluster(cluster) => self.check_cluster(state, cluster, change.deleted),
             _ => Vec::new(),
         }
     }
@@ -82,16 +83,16 @@ impl AvailabilityChecker {
         let serves = pod.labels().get("ray.io/serve").is_some_and(|serves| serves == "true");
         let pods = self.ready_pods.entry(cluster.clone()).or_default();
         let before = pods.len();
-        if ready && serves && !change.gone && pod.metadata.deletion_timestamp.is_none() {
-            pods.insert(key(pod));
-        } else if pods.remove(&key(pod)) && pods.is_empty() {
-            self.unready_since.insert(cluster.clone(), change.heard);
+        if ready && serves && !change.deleted && pod.metadata.deletion_timestamp.is_none() {
+            pods.insert(object_key(pod));
+        } else if pods.remove(&object_key(pod)) && pods.is_empty() {
+            self.unready_since.insert(cluster.clone(), change.observed_at);
         }
         let (more, fewer) = (pods.len() > before, pods.len() < before);
         if pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker") {
             let (count, lost) = self.ready_workers.entry(cluster).or_default();
             *count = *count + usize::from(more) - usize::from(fewer);
-            *lost = if fewer { Some(change.heard) } else { *lost };
+            *lost = if fewer { Some(change.observed_at) } else { *lost };
         }
     }
 
@@ -108,45 +109,50 @@ impl AvailabilityChecker {
     }
 
     /// Checks that a serve Service does not move from a cluster that serves to one that does not.
-    fn check_service(&mut self, state: &State, service: &Service, change: &Change) -> Vec<Breach> {
-        let key = key(service);
+    fn check_service(&mut self, state: &State, service: &Service, change: &Change) -> Vec<Violation> {
+        let key = object_key(service);
         let cluster = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
-        let Some(cluster) = cluster.filter(|_| !change.gone) else {
+        let Some(cluster) = cluster.filter(|_| !change.deleted) else {
             self.service_backends.remove(&key);
             return Vec::new();
         };
         let cluster = format!("{}/{cluster}", service.namespace().unwrap_or_default());
         let was = self.service_backends.insert(key.clone(), cluster.clone());
         let Some(was) = was.filter(|was| *was != cluster) else { return Vec::new() };
-        let stays =
-            state.ray_clusters.get(&was).is_some_and(|was| was.metadata.deletion_timestamp.is_none() && is_open(was));
-        if !stays || !self.is_serving(&was) || self.is_serving(&cluster) || self.served_recently(&cluster, change.heard)
+        let stays = state
+            .ray_clusters
+            .get(&was)
+            .is_some_and(|was| was.metadata.deletion_timestamp.is_none() && is_unsuspended(was));
+        if !stays
+            || !self.is_serving(&was)
+            || self.is_serving(&cluster)
+            || self.served_recently(&cluster, change.observed_at)
         {
             return Vec::new();
         }
         let what = format!("Service {key} was moved from {was} to {cluster}, which has no ready replica");
-        vec![Breach::of(Invariant::Serving, what)]
+        vec![Violation::new(Invariant::Serving, what)]
     }
 
     /// Checks that no cluster gets more traffic than its workers can serve, at one replica per
     /// worker.
-    fn check_route(&mut self, state: &State, route: &HTTPRoute, change: &Change) -> Vec<Breach> {
+    fn check_route(&mut self, state: &State, route: &HTTPRoute, change: &Change) -> Vec<Violation> {
         let namespace = route.namespace().unwrap_or_default();
-        self.forget_removed_backends(state, route, change.gone);
+        self.forget_removed_backends(state, route, change.deleted);
         let mut found = Vec::new();
-        for backend in backend_refs(route).filter(|_| !change.gone) {
+        for backend in backend_refs(route).filter(|_| !change.deleted) {
             let Some(cluster) = backend.name.strip_suffix("-serve-svc") else { continue };
             let cluster = format!("{namespace}/{cluster}");
             let share = backend.weight.unwrap_or(1);
             let was = self.traffic_weights.insert(cluster.clone(), share).unwrap_or(0);
             let needed = required_replicas(state, &cluster, share);
             let (workers, lost) = self.ready_workers.get(&cluster).copied().unwrap_or_default();
-            let lost_recently =
-                lost.is_some_and(|lost| lost.duration_until(change.heard).unsigned_abs() <= self.decision_latency);
+            let lost_recently = lost
+                .is_some_and(|lost| lost.duration_until(change.observed_at).unsigned_abs() <= self.decision_latency);
             // A cluster gets all traffic, whatever its capacity, when the other one cannot serve.
             if share > was && workers < needed && !lost_recently && share < 100 {
                 let what = format!("{cluster} gets {share}% of the traffic with {workers} of {needed} workers ready");
-                found.push(Breach::of(Invariant::Serving, what));
+                found.push(Violation::new(Invariant::Serving, what));
             }
         }
         found
@@ -163,7 +169,7 @@ impl AvailabilityChecker {
         if now.is_empty() && !gone {
             return;
         }
-        let before = self.route_backends.insert(key(route), now.clone()).unwrap_or_default();
+        let before = self.route_backends.insert(object_key(route), now.clone()).unwrap_or_default();
         for cluster in before.difference(&now) {
             self.traffic_weights.remove(cluster);
         }
@@ -172,11 +178,11 @@ impl AvailabilityChecker {
     /// Checks that the cluster that serves is not removed while its service must serve and holds
     /// quota. A cluster that was suspended in favor of another does not count again until it is
     /// resumed.
-    fn check_cluster(&mut self, state: &State, cluster: &RayCluster, gone: bool) -> Vec<Breach> {
-        let cluster_key = key(cluster);
+    fn check_cluster(&mut self, state: &State, cluster: &RayCluster, gone: bool) -> Vec<Violation> {
+        let cluster_key = object_key(cluster);
         let terminating = gone || cluster.metadata.deletion_timestamp.is_some();
-        let removed = terminating || !is_open(cluster);
-        if is_open(cluster) || gone {
+        let removed = terminating || !is_unsuspended(cluster);
+        if is_unsuspended(cluster) || gone {
             self.displaced.remove(&cluster_key);
         }
         if !removed || !self.is_serving(&cluster_key) {
@@ -196,8 +202,8 @@ impl AvailabilityChecker {
         if serving_cluster(state, service).as_ref() != Some(&cluster.name_any()) && !has_share {
             return Vec::new();
         }
-        let what = format!("{cluster_key} serves RayService {} and was removed", key(service));
-        vec![Breach::of(Invariant::Serving, what)]
+        let what = format!("{cluster_key} serves RayService {} and was removed", object_key(service));
+        vec![Violation::new(Invariant::Serving, what)]
     }
 }
 
@@ -229,21 +235,22 @@ pub fn is_serve_service(service: &Service) -> bool {
 /// True if a cluster is replaced by one that holds quota, by the Recreate strategy of the service.
 fn is_displaced(state: &State, job: &str, cluster: &RayCluster) -> bool {
     let uid = cluster.uid().unwrap_or_default();
-    let mut records = slices_of(state, job).filter(|slice| holds_quota(slice)).filter_map(SliceRecord::from_workload);
+    let mut records =
+        slices_of_job(state, job).filter(|slice| holds_quota(slice)).filter_map(SliceRecord::from_workload);
     records.any(|record| record.displaces.iter().any(|displaced| displaced.uid == uid))
 }
 
 /// True unless the service is suspended, deleted or evicted.
 fn must_serve(state: &State, service: &RayService) -> bool {
     let job = service.uid().unwrap_or_default();
-    let evicted = slices_of(state, &job).any(|slice| {
+    let evicted = slices_of_job(state, &job).any(|slice| {
         let conditions = slice.status.clone().unwrap_or_default().conditions;
         is_true(&conditions, "Evicted") || slice.metadata.deletion_timestamp.is_some()
     });
     // A running service that is moved into a queue (admission policies deny that) stops until quota
     // is reserved.
-    let queued = service.labels().contains_key(QUEUE_NAME);
-    let joined = queued && slices_of(state, &job).all(|slice| !holds_quota(slice) && !is_finished(slice));
+    let queued = service.labels().contains_key(QUEUE_NAME_LABEL);
+    let joined = queued && slices_of_job(state, &job).all(|slice| !holds_quota(slice) && !is_finished(slice));
     // A suspension that has started completes, even if `spec.suspend` is reset.
     let conditions = service.status.clone().unwrap_or_default().conditions;
     let suspended = service.spec.suspend == Some(true) || is_true(&conditions, SUSPENDING);

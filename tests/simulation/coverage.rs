@@ -13,7 +13,7 @@ use sluice_queue::partial_preemption::PARTIALLY_PREEMPTED;
 
 use crate::availability::is_serve_service;
 use sluice_testkit::history::{Change, Object, State};
-use sluice_testkit::invariants::{clusters_of, holds_quota, is_open, key, owner_uid};
+use sluice_testkit::invariants::{clusters_of_job, holds_quota, is_unsuspended, object_key, owner_uid};
 
 /// A history that a run may contain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,7 +109,7 @@ impl LifecyclePhase {
         }
         let job = service.uid().unwrap_or_default();
         let serving = serving_cluster(state, service);
-        let clusters: Vec<&RayCluster> = clusters_of(state, &job).collect();
+        let clusters: Vec<&RayCluster> = clusters_of_job(state, &job).collect();
         let next = clusters
             .iter()
             .filter(|cluster| Some(cluster.name_any()) != serving)
@@ -123,11 +123,11 @@ impl LifecyclePhase {
                     other if active.is_some_and(|active| creation_order(active) > creation_order(other)) => {
                         Self::Switched
                     }
-                    other if is_open(other) => Self::UpgradeStarting,
+                    other if is_unsuspended(other) => Self::UpgradeStarting,
                     _ => Self::UpgradePending,
                 }
             }
-            (_, None, Some(first)) if is_open(first) => Self::Starting,
+            (_, None, Some(first)) if is_unsuspended(first) => Self::Starting,
             _ => Self::Pending,
         }
     }
@@ -197,7 +197,7 @@ impl Coverage {
     /// Records a change that `state` does not contain yet.
     pub fn observe_before(&mut self, state: &State, change: &Change) {
         match &change.object {
-            Object::RayCluster(cluster) if change.gone => self.observe_deletion(state, cluster),
+            Object::RayCluster(cluster) if change.deleted => self.observe_deletion(state, cluster),
             Object::Workload(workload) => {
                 if is_partially_admitted(workload) {
                     self.histories.insert(History::PartiallyAdmitted);
@@ -224,7 +224,10 @@ impl Coverage {
         if !service.is_some_and(serves_on) {
             return;
         }
-        match (self.unsuspended_upgrades.contains(&key(cluster)), self.pending_upgrades.contains(&key(cluster))) {
+        match (
+            self.unsuspended_upgrades.contains(&object_key(cluster)),
+            self.pending_upgrades.contains(&object_key(cluster)),
+        ) {
             (true, _) => {
                 self.histories.insert(History::RolledBack);
             }
@@ -238,8 +241,8 @@ impl Coverage {
     /// Records a change that `state` contains.
     pub fn observe_after(&mut self, state: &State, change: &Change) {
         match &change.object {
-            Object::RayCluster(cluster) if !change.gone => self.observe_suspension(state, cluster),
-            Object::Service(service) if !change.gone && is_serve_service(service) => {
+            Object::RayCluster(cluster) if !change.deleted => self.observe_suspension(state, cluster),
+            Object::Service(service) if !change.deleted && is_serve_service(service) => {
                 let cluster =
                     service.spec.as_ref().and_then(|spec| spec.selector.as_ref()?.get("ray.io/cluster").cloned());
                 let key = format!("{}/{}", service.namespace().unwrap_or_default(), cluster.unwrap_or_default());
@@ -255,20 +258,20 @@ impl Coverage {
     fn observe_suspension(&mut self, state: &State, cluster: &RayCluster) {
         let Some(service) = owning_service(state, cluster) else { return };
         let Some(serving) = serving_cluster(state, service) else { return };
-        if serving == cluster.name_any() || self.unsuspended_upgrades.contains(&key(cluster)) {
+        if serving == cluster.name_any() || self.unsuspended_upgrades.contains(&object_key(cluster)) {
             return;
         }
         let older = state.ray_clusters.get(&format!("{}/{serving}", cluster.namespace().unwrap_or_default()));
         if older.is_none_or(|older| creation_order(older) >= creation_order(cluster)) {
             return;
         }
-        if is_open(cluster) {
-            self.unsuspended_upgrades.insert(key(cluster));
-            if self.pending_upgrades.contains(&key(cluster)) {
+        if is_unsuspended(cluster) {
+            self.unsuspended_upgrades.insert(object_key(cluster));
+            if self.pending_upgrades.contains(&object_key(cluster)) {
                 self.histories.insert(History::UpgradeAdmitted);
             }
         } else {
-            self.pending_upgrades.insert(key(cluster));
+            self.pending_upgrades.insert(object_key(cluster));
             let conditions = service.status.clone().unwrap_or_default().conditions;
             if condition::get(&conditions, "sluice.dev/Admitted").is_some_and(|admitted| admitted.status == "False") {
                 self.histories.insert(History::UpgradePending);

@@ -111,5 +111,5 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn repository_root() -> &'static Path {
-    sluice_testkit::env::repository()
+    sluice_testkit::env::repository_root()
 }

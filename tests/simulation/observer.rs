@@ -11,7 +11,7 @@ use crate::coverage::Coverage;
 use crate::rollout_trace::RolloutTrace;
 use crate::time::since_start;
 use sluice_testkit::history::{self, Object, State};
-use sluice_testkit::invariants::{Breach, Watchdog};
+use sluice_testkit::invariants::{InvariantChecker, Violation};
 
 /// Maximum age of the state that a decision is based on: the longest watch delay plus the write
 /// that follows.
@@ -23,7 +23,7 @@ pub struct TimedViolation {
     /// Virtual time.
     pub at: Timestamp,
     /// The violated invariant and a description.
-    pub violation: Breach,
+    pub violation: Violation,
 }
 
 impl std::fmt::Display for TimedViolation {
@@ -35,7 +35,7 @@ impl std::fmt::Display for TimedViolation {
 
 /// Observes all changes of a run.
 pub struct Observer {
-    checker: Watchdog,
+    checker: InvariantChecker,
     availability: AvailabilityChecker,
     /// Histories that occurred.
     pub coverage: Coverage,
@@ -48,7 +48,7 @@ impl Observer {
     /// Returns an observer that has seen no change.
     pub fn new() -> Self {
         Self {
-            checker: Watchdog::new(DECISION_LATENCY),
+            checker: InvariantChecker::new(DECISION_LATENCY),
             availability: AvailabilityChecker::new(DECISION_LATENCY),
             coverage: Coverage::default(),
             rollout_trace: RolloutTrace::default(),
@@ -59,9 +59,9 @@ impl Observer {
     /// Records a change and checks the invariants.
     pub fn observe(&mut self, now: Timestamp, change: &ObjectChange) {
         let Some(object) = to_typed(&change.kind.kind, &change.object) else { return };
-        let change = history::Change { version: change.version, heard: now, object, gone: change.deleted };
+        let change = history::Change { version: change.version, observed_at: now, object, deleted: change.deleted };
         self.coverage.observe_before(self.checker.state(), &change);
-        let mut breaches = self.checker.see(&change);
+        let mut breaches = self.checker.observe(&change);
         breaches.extend(self.availability.observe(self.checker.state(), &change));
         self.rollout_trace.observe(&change);
         self.coverage.observe_after(self.checker.state(), &change);
@@ -70,7 +70,7 @@ impl Observer {
     }
 
     /// Records a violation that was detected elsewhere.
-    pub fn record_violation(&mut self, at: Timestamp, breach: Breach) {
+    pub fn record_violation(&mut self, at: Timestamp, breach: Violation) {
         self.violations.push(TimedViolation { at, violation: breach });
     }
 
@@ -90,7 +90,7 @@ impl Observer {
     }
 
     /// Returns the checker of the invariants that need no simulator.
-    pub fn checker(&self) -> &Watchdog {
+    pub fn checker(&self) -> &InvariantChecker {
         &self.checker
     }
 }

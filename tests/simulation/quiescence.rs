@@ -17,14 +17,14 @@ use sluice_queue::requests::template_requests;
 use crate::strict_fifo_reservation::reserved_by_heads;
 use crate::world::SimulatedWorld;
 use sluice_testkit::history::State;
-use sluice_testkit::invariants::tree::{Pair, Quotas, Usage};
+use sluice_testkit::invariants::tree::{FlavorResource, Quotas, Usage};
 use sluice_testkit::invariants::{
-    Breach, Invariant, QUEUE_NAME, add_holding, counts, holds_quota, is_admitted, is_live, is_open, job_uid, key,
-    replaces, slices_of, usage,
+    Invariant, QUEUE_NAME_LABEL, Violation, add_usage_with_replaced, counts_toward_usage, holds_quota, is_admitted,
+    is_live, is_unsuspended, job_uid, object_key, replaced_slice_key, slices_of_job, usage,
 };
 
 /// Returns the violations in a quiescent system.
-pub fn violations(world: &SimulatedWorld) -> Vec<Breach> {
+pub fn violations(world: &SimulatedWorld) -> Vec<Violation> {
     let state = world.observer.state();
     let mut found = uncovered_clusters(state);
     found.extend(wrong_reservations(state));
@@ -35,23 +35,27 @@ pub fn violations(world: &SimulatedWorld) -> Vec<Breach> {
 
 /// I2: every unsuspended cluster is covered by an admitted slice. (A cluster that has outgrown its
 /// slice keeps its pods.)
-fn uncovered_clusters(state: &State) -> Vec<Breach> {
+fn uncovered_clusters(state: &State) -> Vec<Violation> {
     let is_covered = |cluster: &RayCluster| {
         let (job, uid) = (job_uid(cluster), cluster.uid().unwrap_or_default());
-        let mut slices = slices_of(state, &job).filter(|slice| is_admitted(slice));
+        let mut slices = slices_of_job(state, &job).filter(|slice| is_admitted(slice));
         slices.any(|slice| SliceRecord::from_workload(slice).unwrap_or_default().member_of_cluster(&uid).is_some())
     };
-    let needs_quota =
-        |cluster: &RayCluster| cluster.labels().contains_key(QUEUE_NAME) && is_open(cluster) && is_live(cluster);
+    let needs_quota = |cluster: &RayCluster| {
+        cluster.labels().contains_key(QUEUE_NAME_LABEL) && is_unsuspended(cluster) && is_live(cluster)
+    };
     let open = state.ray_clusters.values().filter(|cluster| needs_quota(cluster) && !is_covered(cluster));
     open.map(|cluster| {
-        Breach::of(Invariant::Gate, format!("{} is not suspended, and no admitted slice covers it", key(cluster)))
+        Violation::new(
+            Invariant::Gate,
+            format!("{} is not suspended, and no admitted slice covers it", object_key(cluster)),
+        )
     })
     .collect()
 }
 
 /// I4: the `flavorsReservation` of a ClusterQueue is the sum of what its workloads hold.
-fn wrong_reservations(state: &State) -> Vec<Breach> {
+fn wrong_reservations(state: &State) -> Vec<Violation> {
     let held = usage(state);
     let mut found = Vec::new();
     for queue in state.cluster_queues.values() {
@@ -61,12 +65,13 @@ fn wrong_reservations(state: &State) -> Vec<Breach> {
             let pair = |resource: &str| (flavor.name.clone(), resource.to_owned());
             flavor.resources.iter().map(move |usage| (pair(&usage.name), amount_of(&usage.name, usage.total.as_ref())))
         });
-        let reported: BTreeMap<Pair, Amount> = reported.filter(|(_, amount)| *amount != Amount::ZERO).collect();
+        let reported: BTreeMap<FlavorResource, Amount> =
+            reported.filter(|(_, amount)| *amount != Amount::ZERO).collect();
         let mut held = held.get(&name).cloned().unwrap_or_default();
         held.retain(|_, amount| *amount != Amount::ZERO);
         if reported != held {
             let what = format!("ClusterQueue {name} reports {reported:?} as reserved, and its workloads hold {held:?}");
-            found.push(Breach::of(Invariant::Delta, what));
+            found.push(Violation::new(Invariant::Delta, what));
         }
     }
     found
@@ -79,15 +84,17 @@ pub(crate) fn amount_of(resource: &str, quantity: Option<&sluice_api::quantity::
 }
 
 /// I5: no workload is pending for quota that is available.
-fn needlessly_pending(world: &SimulatedWorld) -> Vec<Breach> {
+fn needlessly_pending(world: &SimulatedWorld) -> Vec<Violation> {
     let state = world.observer.state();
     let waiting: Vec<&Workload> = state.workloads.values().filter(|workload| is_pending(workload)).collect();
     let mut found = Vec::new();
     for workload in &waiting {
         let Some(queue) = active_cluster_queue(world, workload) else { continue };
         let strict = queue.spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO);
-        let rivals =
-            waiting.iter().filter(|other| active_cluster_queue(world, other).map(key) == Some(key(queue))).count();
+        let rivals = waiting
+            .iter()
+            .filter(|other| active_cluster_queue(world, other).map(object_key) == Some(object_key(queue)))
+            .count();
         if is_stopped(queue.spec.stop_policy) || strict && rivals > 1 {
             continue;
         }
@@ -97,26 +104,26 @@ fn needlessly_pending(world: &SimulatedWorld) -> Vec<Breach> {
         if !(reports_reserved_quota(workload) && is_kept()) {
             let what = format!(
                 "Workload {} is pending, and would fit into ClusterQueue {} in {flavors:?}",
-                key(*workload),
+                object_key(*workload),
                 queue.name_any()
             );
-            found.push(Breach::of(Invariant::Liveness, what));
+            found.push(Violation::new(Invariant::Liveness, what));
         }
     }
     found
 }
 
 /// I5: preempted parts are released.
-fn unreleased_parts(state: &State) -> impl Iterator<Item = Breach> {
+fn unreleased_parts(state: &State) -> impl Iterator<Item = Violation> {
     let is_partially_preempted = |slice: &&Workload| {
         let conditions = slice.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
         holds_quota(slice) && is_true(conditions, PARTIALLY_PREEMPTED)
     };
     let preempted = state.workloads.values().filter(is_partially_preempted);
     preempted.map(|slice| {
-        Breach::of(
+        Violation::new(
             Invariant::Liveness,
-            format!("Workload {} is partially preempted and has not released the part", key(slice)),
+            format!("Workload {} is partially preempted and has not released the part", object_key(slice)),
         )
     })
 }
@@ -157,15 +164,15 @@ fn find_fit(
     workload: &Workload,
     kept: Usage,
 ) -> Option<Vec<String>> {
-    let replaced = replaces(workload);
+    let replaced = replaced_slice_key(workload);
     let (mut used, mut running) = (kept, BTreeMap::new());
-    for holder in state.workloads.values().filter(|holder| counts(state, holder)) {
+    for holder in state.workloads.values().filter(|holder| counts_toward_usage(state, holder)) {
         // Quota held in another ClusterQueue is not taken over.
         let admission = holder.status.as_ref().and_then(|status| status.admission.as_ref());
         let is_here = admission.is_some_and(|admission| admission.cluster_queue == queue.name_any());
-        match is_here && Some(&key(holder)) == replaced {
+        match is_here && Some(&object_key(holder)) == replaced {
             true => running = assigned_flavors(holder),
-            false => add_holding(&mut used, state, holder),
+            false => add_usage_with_replaced(&mut used, state, holder),
         }
     }
     admissible_counts(workload).into_iter().find_map(|pods| {

@@ -31,7 +31,7 @@ impl RolloutTrace {
     /// Records the state of a changed RayService.
     pub fn observe(&mut self, change: &Change) {
         let Object::RayService(service) = &change.object else { return };
-        let Some(status) = service.status.as_ref().filter(|_| !change.gone) else { return };
+        let Some(status) = service.status.as_ref().filter(|_| !change.deleted) else { return };
         let (active, pending) = (targets(&status.active_service_status), targets(&status.pending_service_status));
         let position = RolloutState { service: service.name_any(), active, pending };
         let is_new = self.states.iter().rfind(|before| before.service == position.service) != Some(&position);

@@ -24,7 +24,7 @@ use crate::time::VirtualTime;
 use crate::transport::reliable_client;
 use crate::wire_log::WireLog;
 use crate::world::SharedWorld;
-use sluice_testkit::invariants::{Breach, Invariant};
+use sluice_testkit::invariants::{Invariant, Violation};
 
 /// Time without a change after which the system counts as quiescent: longer than any retry interval
 /// of Sluice.
@@ -75,7 +75,7 @@ pub fn run(case: &Case, readable: bool) -> Report {
     let at = Timestamp::UNIX_EPOCH;
     let panicked = panic_capture::captured()
         .into_iter()
-        .map(|what| TimedViolation { at, violation: Breach::of(Invariant::Restart, what) });
+        .map(|what| TimedViolation { at, violation: Violation::new(Invariant::Restart, what) });
     report.violations.extend(panicked);
     report
 }
@@ -142,7 +142,7 @@ impl Run {
             Ok(Err(error)) => self.remark(&format!("action failed: {error}")),
             Err(_) => {
                 let what = format!("{act:?} did not finish within {TIMEOUT:?}");
-                self.record_violation(Breach::of(Invariant::Liveness, what));
+                self.record_violation(Violation::new(Invariant::Liveness, what));
             }
         }
     }
@@ -166,14 +166,14 @@ impl Run {
     async fn check_quiescent_state(&self, when: &str) {
         if !self.wait_until_quiescent(QUIESCENCE_PERIOD).await {
             let minutes = TIMEOUT.as_secs() / 60;
-            return self.record_violation(Breach::of(
+            return self.record_violation(Violation::new(
                 Invariant::Liveness,
                 format!("not quiescent within {minutes} minutes, {when}"),
             ));
         }
         self.remark(&format!("quiescent, {when}"));
         for breach in self.machine.world.with(|world| quiescence::violations(world)) {
-            self.record_violation(Breach { what: format!("{}, {when}", breach.what), ..breach });
+            self.record_violation(Violation { message: format!("{}, {when}", breach.message), ..breach });
         }
     }
 
@@ -183,7 +183,7 @@ impl Run {
             let kinds = ["RayService", "RayCluster", "Workload", "Pod", "Service"];
             deviations(&case.script, place, kinds.iter().flat_map(|kind| world.api.list(kind)).map(AsRef::as_ref))
         });
-        unmet.into_iter().for_each(|what| self.record_violation(Breach::of(Invariant::Restart, what)));
+        unmet.into_iter().for_each(|what| self.record_violation(Violation::new(Invariant::Restart, what)));
     }
 
     /// Checks that a process that starts in a quiescent system changes nothing.
@@ -195,11 +195,11 @@ impl Run {
         let changed = self.machine.world.with(|world| world.changed_since(before));
         if !changed.is_empty() {
             let what = format!("a restarted process changed {} in a quiescent system", changed.join(", "));
-            self.record_violation(Breach::of(Invariant::Restart, what));
+            self.record_violation(Violation::new(Invariant::Restart, what));
         }
     }
 
-    fn record_violation(&self, breach: Breach) {
+    fn record_violation(&self, breach: Violation) {
         self.machine.world.with(|world| world.observer.record_violation(self.machine.world.time.now(), breach));
     }
 

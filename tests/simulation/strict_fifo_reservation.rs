@@ -11,7 +11,7 @@ use crate::quiescence::{active_cluster_queue, amount_of, flavor_names, is_stoppe
 use crate::world::SimulatedWorld;
 use sluice_testkit::history::State;
 use sluice_testkit::invariants::tree::Usage;
-use sluice_testkit::invariants::{add_holding, key, replaces};
+use sluice_testkit::invariants::{add_usage_with_replaced, object_key, replaced_slice_key};
 
 /// Returns an upper bound of the quota that is reserved for pending workloads of other StrictFIFO
 /// ClusterQueues: the requests of a workload beyond what its predecessor holds, if they fit into
@@ -21,8 +21,8 @@ use sluice_testkit::invariants::{add_holding, key, replaces};
 pub fn reserved_by_heads(world: &SimulatedWorld, waiting: &[&Workload], queue: &ClusterQueue) -> Usage {
     let mut kept = Usage::new();
     for other in waiting {
-        let Some(keeper) =
-            active_cluster_queue(world, other).filter(|keeper| reserves_for_head(keeper) && key(*keeper) != key(queue))
+        let Some(keeper) = active_cluster_queue(world, other)
+            .filter(|keeper| reserves_for_head(keeper) && object_key(*keeper) != object_key(queue))
         else {
             continue;
         };
@@ -54,8 +54,8 @@ fn reserves_for_head(queue: &ClusterQueue) -> bool {
 /// resource.
 fn additional_requests(state: &State, workload: &Workload, flavor: &str) -> BTreeMap<String, Amount> {
     let mut held = Usage::new();
-    let replaced = replaces(workload).and_then(|name| state.workloads.get(name));
-    replaced.into_iter().for_each(|slice| add_holding(&mut held, state, slice));
+    let replaced = replaced_slice_key(workload).and_then(|name| state.workloads.get(name));
+    replaced.into_iter().for_each(|slice| add_usage_with_replaced(&mut held, state, slice));
     let mut asked: BTreeMap<String, Amount> = BTreeMap::new();
     for (resource, amount) in workload.spec.pod_sets.iter().filter_map(pod_set_requests).flatten() {
         let sum = asked.entry(resource).or_default();

@@ -21,7 +21,8 @@ const NAMESPACE: &str = "sluice-system";
 const SERVICE_ACCOUNT: &str = "sluice";
 
 /// Flags that disable a manager's listeners unless a test sets them: their ports could be in use.
-const OFF: [&str; 3] = ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--webhook-bind-address=0"];
+const DISABLED_LISTENERS: [&str; 3] =
+    ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--webhook-bind-address=0"];
 
 /// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, fake nodes and
 /// fake Ray dashboards, with the Gateway API and everything from `config/` installed except the
@@ -36,7 +37,7 @@ pub struct TestEnv {
     /// Kubeconfig of an administrator, through the proxy that serves the fake Ray dashboards.
     pub proxied_kubeconfig: PathBuf,
     /// URL of the API that controls the fake Ray dashboards.
-    pub steer: String,
+    pub dashboard_control_url: String,
     /// Client with administrator rights.
     pub client: Client,
     manager_kubeconfig: PathBuf,
@@ -45,7 +46,7 @@ pub struct TestEnv {
 /// The JSON line that the control plane prints once it is ready.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Started {
+struct ControlPlaneInfo {
     kubeconfig: PathBuf,
     admin_kubeconfig: PathBuf,
     steer: String,
@@ -54,13 +55,13 @@ struct Started {
 impl TestEnv {
     /// Starts a control plane in a temporary directory.
     pub async fn start() -> Self {
-        Self::start_in(temporary(), false).await
+        Self::start_in(temporary_dir(), false).await
     }
 
     /// Starts a control plane without nodes or fake Ray dashboards: the dashboards are those of the
     /// pods.
     pub async fn start_bare() -> Self {
-        let env = Self::start_with(temporary(), false, &["--nodes=0"]).await;
+        let env = Self::start_with(temporary_dir(), false, &["--nodes=0"]).await;
         env.write_manager_kubeconfig(&env.kubeconfig).await;
         env
     }
@@ -74,9 +75,9 @@ impl TestEnv {
     /// this process.
     pub async fn start_with(dir: PathBuf, keep: bool, flags: &[&str]) -> Self {
         std::fs::create_dir_all(&dir).expect("a directory for the control plane");
-        let mut command = Command::new(program());
+        let mut command = Command::new(testenv_binary());
         command.arg(if keep { "start" } else { "run" }).arg("--dir").arg(&dir);
-        for crds in [repository().join("config/crd"), cache().join("gateway-crds")] {
+        for crds in [repository_root().join("config/crd"), cache_dir().join("gateway-crds")] {
             command.arg("--crds").arg(crds);
         }
         command.args(flags);
@@ -84,11 +85,13 @@ impl TestEnv {
             .stdin(if keep { Stdio::null() } else { Stdio::piped() })
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("starting {} (make testenv builds it): {error}", program().display()));
+            .unwrap_or_else(|error| {
+                panic!("starting {} (make testenv builds it): {error}", testenv_binary().display())
+            });
         let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
         let line = lines.next_line().await.expect("its output").expect("the control plane reports that it is ready");
-        let started: Started = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
-        let client = client_of(&started.admin_kubeconfig).await;
+        let started: ControlPlaneInfo = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let client = client_for(&started.admin_kubeconfig).await;
         let process = if keep {
             process.wait().await.expect("the starter ends");
             None
@@ -101,7 +104,7 @@ impl TestEnv {
             dir,
             kubeconfig: started.admin_kubeconfig,
             proxied_kubeconfig: started.kubeconfig,
-            steer: started.steer,
+            dashboard_control_url: started.steer,
             client,
             manager_kubeconfig,
         };
@@ -118,12 +121,12 @@ impl TestEnv {
 
     /// Starts a manager with additional flags.
     pub async fn manager_with(&self, flags: &[&str]) -> Manager {
-        let log = self.dir.join(format!("sluice-{}.log", unique()));
+        let log = self.dir.join(format!("sluice-{}.log", next_id()));
         let file = std::fs::File::create(&log).expect("a log file");
-        let process = Command::new(sluice())
+        let process = Command::new(sluice_binary())
             .arg("manager")
             .arg("--use-kubernetes-proxy")
-            .args(OFF.iter().filter(|flag| {
+            .args(DISABLED_LISTENERS.iter().filter(|flag| {
                 let (name, _) = flag.split_once('=').unwrap_or_default();
                 !flags.iter().any(|given| given.starts_with(name))
             }))
@@ -145,7 +148,7 @@ impl TestEnv {
     /// # Panics
     /// Panics if the log cannot be read or a decision differs.
     pub async fn replay(&self, file: &Path) -> BTreeMap<String, usize> {
-        let output = Command::new(sluice()).arg("replay").arg(file).output().await.expect("a replay");
+        let output = Command::new(sluice_binary()).arg("replay").arg(file).output().await.expect("a replay");
         let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{}\n{stdout}{stderr}", output.status);
         let rows = stdout.lines().filter_map(|row| row.rsplit_once(' '));
@@ -159,7 +162,7 @@ impl TestEnv {
         struct Kustomization {
             resources: Vec<PathBuf>,
         }
-        let folder = repository().join("config").join(folder);
+        let folder = repository_root().join("config").join(folder);
         let text = std::fs::read_to_string(folder.join("kustomization.yaml")).expect("a kustomization");
         let listed: Kustomization = serde_saphyr::from_str(&text).expect("a list of resources");
         for file in listed.resources {
@@ -216,7 +219,7 @@ impl TestEnv {
     }
 
     /// Returns a client that impersonates a service account with administrator rights.
-    pub async fn client_as(&self, account: &str) -> Client {
+    pub async fn impersonate(&self, account: &str) -> Client {
         let mut read = Kubeconfig::read_from(&self.kubeconfig).expect("the administrator's kubeconfig");
         for user in read.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
             user.impersonate = Some(format!("system:serviceaccount:{account}"));
@@ -229,7 +232,7 @@ impl TestEnv {
 
     /// Returns a client with the manager's permissions.
     pub async fn manager_client(&self) -> Client {
-        client_of(&self.manager_kubeconfig).await
+        client_for(&self.manager_kubeconfig).await
     }
 }
 
@@ -259,7 +262,7 @@ impl Manager {
     ///
     /// # Panics
     /// Panics if it has not exited within one minute.
-    pub async fn ended(mut self) -> (ExitStatus, String) {
+    pub async fn wait(mut self) -> (ExitStatus, String) {
         let status = tokio::time::timeout(Duration::from_secs(60), self.process.wait()).await;
         let status = status.expect("the manager exits by itself").expect("its exit status");
         (status, std::fs::read_to_string(&self.log).expect("its log"))
@@ -293,7 +296,7 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = Option<T>>,
 {
-    eventually_or_tell(what, || {
+    eventually_or_err(what, || {
         let found = found();
         async move { found.await.ok_or_else(String::new) }
     })
@@ -304,19 +307,19 @@ where
 ///
 /// # Panics
 /// Panics after two minutes, like [`eventually`], with the last error.
-pub async fn eventually_or_tell<T, F, Fut>(what: &str, found: F) -> T
+pub async fn eventually_or_err<T, F, Fut>(what: &str, found: F) -> T
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, String>>,
 {
-    within(Duration::from_secs(120), what, found).await
+    poll_until(Duration::from_secs(120), what, found).await
 }
 
 /// Polls `found` until it returns a value, for at most `patience`.
 ///
 /// # Panics
 /// Panics after the timeout, with the last error.
-pub async fn within<T, F, Fut>(patience: Duration, what: &str, mut found: F) -> T
+pub async fn poll_until<T, F, Fut>(patience: Duration, what: &str, mut found: F) -> T
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, String>>,
@@ -331,7 +334,7 @@ where
     }
 }
 
-async fn client_of(kubeconfig: &Path) -> Client {
+async fn client_for(kubeconfig: &Path) -> Client {
     let read = Kubeconfig::read_from(kubeconfig).unwrap_or_else(|error| panic!("{}: {error}", kubeconfig.display()));
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a configuration");
     Client::try_from(config).expect("a client")
@@ -354,33 +357,33 @@ fn plural(kind: &str) -> String {
     }
 }
 
-fn temporary() -> PathBuf {
-    std::env::temp_dir().join(format!("sluice-test-{}-{}", std::process::id(), unique()))
+fn temporary_dir() -> PathBuf {
+    std::env::temp_dir().join(format!("sluice-test-{}-{}", std::process::id(), next_id()))
 }
 
 /// Returns the root of the repository.
-pub fn repository() -> &'static Path {
+pub fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("tests/support is two levels below the root")
 }
 
 /// Returns the directory into which `make testenv` builds its programs.
-pub fn cache() -> PathBuf {
-    std::env::var_os("SLUICE_CACHE").map_or_else(|| repository().join(".cache"), PathBuf::from)
+pub fn cache_dir() -> PathBuf {
+    std::env::var_os("SLUICE_CACHE").map_or_else(|| repository_root().join(".cache"), PathBuf::from)
 }
 
-fn program() -> PathBuf {
-    cache().join("bin/testenv")
+fn testenv_binary() -> PathBuf {
+    cache_dir().join("bin/testenv")
 }
 
 /// Returns the path of the `sluice` binary under test, which cargo builds next to the test
 /// binaries.
-pub fn sluice() -> PathBuf {
+pub fn sluice_binary() -> PathBuf {
     let own = std::env::current_exe().expect("the path of the test binary");
     let profile = own.ancestors().find(|folder| folder.join("sluice").is_file());
     profile.expect("target/PROFILE/sluice (cargo builds it with the tests)").join("sluice")
 }
 
-pub(super) fn unique() -> u64 {
+pub(super) fn next_id() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -26,11 +26,11 @@ pub struct Change {
     /// Resource version, which orders the changes of all kinds.
     pub version: u64,
     /// Time at which the watch reported it.
-    pub heard: Timestamp,
+    pub observed_at: Timestamp,
     /// The object after the change, or its last state if it was deleted.
     pub object: Object,
     /// True if the object was deleted.
-    pub gone: bool,
+    pub deleted: bool,
 }
 
 /// An object of a recorded kind.
@@ -80,19 +80,19 @@ impl State {
     /// Applies a change.
     pub fn apply(&mut self, change: &Change) {
         match &change.object {
-            Object::ClusterQueue(object) => put(&mut self.cluster_queues, object, change.gone),
-            Object::Cohort(object) => put(&mut self.cohorts, object, change.gone),
-            Object::Workload(object) => put(&mut self.workloads, object, change.gone),
-            Object::RayService(object) => put(&mut self.ray_services, object, change.gone),
-            Object::RayCluster(object) => put(&mut self.ray_clusters, object, change.gone),
-            Object::Pod(object) => put(&mut self.pods, object, change.gone),
-            Object::Service(object) => put(&mut self.services, object, change.gone),
-            Object::HTTPRoute(object) => put(&mut self.http_routes, object, change.gone),
+            Object::ClusterQueue(object) => insert_or_remove(&mut self.cluster_queues, object, change.deleted),
+            Object::Cohort(object) => insert_or_remove(&mut self.cohorts, object, change.deleted),
+            Object::Workload(object) => insert_or_remove(&mut self.workloads, object, change.deleted),
+            Object::RayService(object) => insert_or_remove(&mut self.ray_services, object, change.deleted),
+            Object::RayCluster(object) => insert_or_remove(&mut self.ray_clusters, object, change.deleted),
+            Object::Pod(object) => insert_or_remove(&mut self.pods, object, change.deleted),
+            Object::Service(object) => insert_or_remove(&mut self.services, object, change.deleted),
+            Object::HTTPRoute(object) => insert_or_remove(&mut self.http_routes, object, change.deleted),
         }
     }
 }
 
-fn put<K: Resource + Clone>(map: &mut BTreeMap<String, K>, object: &K, gone: bool) {
+fn insert_or_remove<K: Resource + Clone>(map: &mut BTreeMap<String, K>, object: &K, gone: bool) {
     let key = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
     if gone {
         map.remove(&key);
@@ -105,7 +105,7 @@ fn put<K: Resource + Clone>(map: &mut BTreeMap<String, K>, object: &K, gone: boo
 pub struct Recorder {
     client: Client,
     changes: Arc<Mutex<Vec<Change>>>,
-    hole: Arc<Mutex<Option<String>>>,
+    gap: Arc<Mutex<Option<String>>>,
     _watches: JoinSet<()>,
 }
 
@@ -116,7 +116,7 @@ impl Recorder {
         let hole = Arc::new(Mutex::new(None));
         let (ready, mut readied) = mpsc::channel(8);
         let mut watches = JoinSet::new();
-        let tape = Tape { client: client.clone(), changes: changes.clone(), hole: hole.clone(), live, ready };
+        let tape = WatchRecorder { client: client.clone(), changes: changes.clone(), gap: hole.clone(), live, ready };
         watches.spawn(tape.clone().follow(Object::ClusterQueue));
         watches.spawn(tape.clone().follow(Object::Cohort));
         watches.spawn(tape.clone().follow(Object::Workload));
@@ -128,7 +128,7 @@ impl Recorder {
         for _ in 0..watches.len() {
             readied.recv().await.expect("a watch that starts");
         }
-        Self { client, changes, hole, _watches: watches }
+        Self { client, changes, gap: hole, _watches: watches }
     }
 
     /// Returns all changes so far, in order.
@@ -143,7 +143,7 @@ impl Recorder {
         self.catch_up::<RayCluster>().await;
         self.catch_up::<Pod>().await;
         self.catch_up::<HTTPRoute>().await;
-        if let Some(hole) = &*self.hole.lock().expect("the recorder") {
+        if let Some(hole) = &*self.gap.lock().expect("the recorder") {
             panic!("the history has a gap: {hole}");
         }
         let mut changes = self.changes.lock().expect("the recorder").clone();
@@ -157,7 +157,7 @@ impl Recorder {
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
     {
         let listed = Api::<K>::all(self.client.clone()).list(&ListParams::default()).await.expect("a list");
-        let versions: Vec<u64> = listed.iter().map(version).collect();
+        let versions: Vec<u64> = listed.iter().map(resource_version).collect();
         super::eventually("the watches catch up", async || {
             let changes = self.changes.lock().expect("the recorder");
             let newest = changes.iter().map(|change| change.version).max().unwrap_or(0);
@@ -168,15 +168,15 @@ impl Recorder {
 }
 
 #[derive(Clone)]
-struct Tape {
+struct WatchRecorder {
     client: Client,
     changes: Arc<Mutex<Vec<Change>>>,
-    hole: Arc<Mutex<Option<String>>>,
+    gap: Arc<Mutex<Option<String>>>,
     live: Option<mpsc::UnboundedSender<Change>>,
     ready: mpsc::Sender<()>,
 }
 
-impl Tape {
+impl WatchRecorder {
     async fn follow<K>(self, wrap: fn(K) -> Object)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
@@ -187,18 +187,25 @@ impl Tape {
             match event {
                 Ok(watcher::Event::Init) => lists += 1,
                 Ok(watcher::Event::InitDone) => drop(self.ready.send(()).await),
-                Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => self.put(object, wrap, false),
-                Ok(watcher::Event::Delete(object)) => self.put(object, wrap, true),
-                Err(error) => *self.hole.lock().expect("the recorder") = Some(error.to_string()),
+                Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => {
+                    self.record(object, wrap, false)
+                }
+                Ok(watcher::Event::Delete(object)) => self.record(object, wrap, true),
+                Err(error) => *self.gap.lock().expect("the recorder") = Some(error.to_string()),
             }
             if lists > 1 {
-                *self.hole.lock().expect("the recorder") = Some(format!("{} was listed again", K::kind(&())));
+                *self.gap.lock().expect("the recorder") = Some(format!("{} was listed again", K::kind(&())));
             }
         }
     }
 
-    fn put<K: Resource>(&self, object: K, wrap: fn(K) -> Object, gone: bool) {
-        let change = Change { version: version(&object), heard: Timestamp::now(), object: wrap(object), gone };
+    fn record<K: Resource>(&self, object: K, wrap: fn(K) -> Object, gone: bool) {
+        let change = Change {
+            version: resource_version(&object),
+            observed_at: Timestamp::now(),
+            object: wrap(object),
+            deleted: gone,
+        };
         if let Some(live) = &self.live {
             let _ = live.send(change.clone());
         }
@@ -206,6 +213,6 @@ impl Tape {
     }
 }
 
-fn version<K: Resource>(object: &K) -> u64 {
+fn resource_version<K: Resource>(object: &K) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).expect("a resource version")
 }

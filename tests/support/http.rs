@@ -8,16 +8,16 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
 /// Sends each request exactly once.
-pub struct Http(Client<HttpConnector, Full<Bytes>>);
+pub struct HttpClient(Client<HttpConnector, Full<Bytes>>);
 
-impl Http {
+impl HttpClient {
     /// Returns a client that never retries.
     pub fn new() -> Self {
         Self(Client::builder(TokioExecutor::new()).retry_canceled_requests(false).build_http())
     }
 
     /// Sends a request. Returns status and body of the response, or an error if there is none.
-    pub async fn ask(&self, method: &str, url: &str, body: String) -> Result<(StatusCode, String), String> {
+    pub async fn send(&self, method: &str, url: &str, body: String) -> Result<(StatusCode, String), String> {
         let request = Request::builder().method(method).uri(url).body(Full::new(Bytes::from(body)));
         let answer = self.0.request(request.expect("a request")).await.map_err(|error| format!("{error:?}"))?;
         let status = answer.status();

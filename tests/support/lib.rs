@@ -3,13 +3,13 @@
 
 #![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
 
-pub mod dashboards;
 pub mod env;
-pub mod gateways;
+pub mod fake_dashboards;
+pub mod fake_gateway;
+pub mod fake_kuberay;
 pub mod history;
 pub mod http;
 pub mod invariants;
-pub mod kuberay;
 pub mod load;
 pub mod objects;
 pub mod process_node;
@@ -18,4 +18,4 @@ pub mod real_kuberay;
 pub mod timeline;
 pub mod traefik;
 
-pub use env::{Manager, TestEnv, eventually, eventually_or_tell, within};
+pub use env::{Manager, TestEnv, eventually, eventually_or_err, poll_until};

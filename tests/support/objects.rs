@@ -97,15 +97,15 @@ impl TestEnv {
     }
 
     /// Returns the current RayService.
-    pub async fn service(&self) -> RayService {
+    pub async fn get_service(&self) -> RayService {
         self.ray_services().get(SERVICE).await.expect("the service")
     }
 
     /// Waits until the RayService is ready with an active cluster of this Ray version. Returns the
     /// cluster's name.
-    pub async fn serves_from(&self, version: &str) -> String {
+    pub async fn wait_until_serving(&self, version: &str) -> String {
         eventually(&format!("the service serves from {version}"), async || {
-            let service = self.service().await;
+            let service = self.get_service().await;
             let status = service.status.unwrap_or_default();
             let name = cluster_name(status.active_service_status.as_ref())?;
             let cluster = self.ray_clusters().get_opt(&name).await.expect("the cluster")?;
@@ -116,28 +116,28 @@ impl TestEnv {
     }
 
     /// Waits until the RayService has a pending cluster. Returns its name.
-    pub async fn pending_cluster(&self) -> String {
+    pub async fn wait_for_pending_cluster(&self) -> String {
         eventually("there is a pending cluster", async || {
-            cluster_name(self.service().await.status.unwrap_or_default().pending_service_status.as_ref())
+            cluster_name(self.get_service().await.status.unwrap_or_default().pending_service_status.as_ref())
         })
         .await
     }
 
     /// Waits until an upgrade is pending for lack of quota. Returns the name of the pending cluster
     /// and the message of the condition `sluice.dev/Admitted`.
-    pub async fn waits_for_quota(&self) -> (String, String) {
+    pub async fn wait_for_pending_upgrade(&self) -> (String, String) {
         eventually("the upgrade is pending for lack of quota", async || {
-            let status = self.service().await.status.unwrap_or_default();
+            let status = self.get_service().await.status.unwrap_or_default();
             let pending = cluster_name(status.pending_service_status.as_ref())?;
             let admitted = condition::get(&status.conditions, "sluice.dev/Admitted")?;
             let reported = admitted.status == "False" && admitted.message.contains(&pending);
-            (reported && waits_for_quota(&admitted.reason)).then(|| (pending, admitted.message.clone()))
+            (reported && is_quota_reason(&admitted.reason)).then(|| (pending, admitted.message.clone()))
         })
         .await
     }
 
     /// Waits for an Event with this reason about an object of this kind. Returns its note.
-    pub async fn event_about(&self, kind: &str, reason: &str) -> String {
+    pub async fn wait_for_event(&self, kind: &str, reason: &str) -> String {
         let events: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
         eventually(&format!("there is a {reason} Event about a {kind}"), async || {
             let event =
@@ -151,7 +151,7 @@ impl TestEnv {
     }
 
     /// Waits until `only` is the only RayCluster.
-    pub async fn only_cluster(&self, only: &str) {
+    pub async fn wait_for_only_cluster(&self, only: &str) {
         eventually(&format!("{only} is the only cluster"), async || {
             let clusters = self.ray_clusters().list(&ListParams::default()).await.expect("the clusters");
             let names: Vec<String> = clusters.iter().map(ResourceExt::name_any).collect();
@@ -161,16 +161,16 @@ impl TestEnv {
     }
 
     /// Waits until exactly this much CPU is reserved in the ClusterQueue.
-    pub async fn reserves_cpu(&self, cpu: &str) {
+    pub async fn wait_for_reserved_cpu(&self, cpu: &str) {
         eventually(&format!("the queue reserves {cpu} CPU"), async || {
             let queue = self.cluster_queues().get(QUEUE).await.expect("the queue");
-            (reserved(&queue, "cpu") == cpu).then_some(())
+            (reserved_amount(&queue, "cpu") == cpu).then_some(())
         })
         .await;
     }
 
     /// Waits until the manager has observed the current generation of the ClusterQueue.
-    pub async fn queue_is_seen(&self) {
+    pub async fn wait_for_queue_observed(&self) {
         eventually("the spec of the queue is observed", async || {
             let queue = self.cluster_queues().get(QUEUE).await.expect("the queue");
             let conditions = queue.status.clone().unwrap_or_default().conditions;
@@ -181,7 +181,7 @@ impl TestEnv {
     }
 
     /// Waits until exactly one Workload is left.
-    pub async fn one_slice_is_left(&self) {
+    pub async fn wait_for_single_slice(&self) {
         eventually("one slice is left", async || {
             let slices = self.workloads().list(&ListParams::default()).await.expect("the slices").items;
             (slices.len() == 1).then_some(())
@@ -202,7 +202,7 @@ impl TestEnv {
 
     /// Waits until no RayService, RayCluster, Workload, Pod or Service is left and no quota is
     /// reserved.
-    pub async fn nothing_is_left(&self) {
+    pub async fn wait_until_empty(&self) {
         let all = ListParams::default();
         eventually("nothing is left", async || {
             let left = self.ray_services().list(&all).await.expect("the services").items.len()
@@ -214,13 +214,13 @@ impl TestEnv {
             (left + services == 0).then_some(())
         })
         .await;
-        self.reserves_cpu("0").await;
+        self.wait_for_reserved_cpu("0").await;
     }
 }
 
 /// Reports whether a condition reason stands for a lack of quota: temporary, or because the request
 /// exceeds the maximum capacity.
-pub fn waits_for_quota(reason: &str) -> bool {
+pub fn is_quota_reason(reason: &str) -> bool {
     matches!(reason, "WaitingForQuota" | "ExceedsMaxQuota")
 }
 
@@ -231,7 +231,7 @@ pub fn cluster_name(status: Option<&RayServiceStatus>) -> Option<String> {
 
 /// Returns the reserved amount of a resource in a ClusterQueue's status. If several flavors have
 /// the resource, it is that of the last one.
-pub fn reserved(queue: &ClusterQueue, resource: &str) -> String {
+pub fn reserved_amount(queue: &ClusterQueue, resource: &str) -> String {
     let status = queue.status.clone().unwrap_or_default();
     let flavors = status.flavors_reservation.iter().flat_map(|flavor| &flavor.resources);
     let mut amounts =

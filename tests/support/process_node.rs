@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::TestEnv;
-use super::env::cache;
+use super::env::cache_dir;
 
 /// A running node. Dropping the value stops it and its pods.
 pub struct ProcessNode(Child);
@@ -22,7 +22,7 @@ impl ProcessNode {
         let table = env.dir.join("images.json");
         std::fs::write(&table, images.to_string()).expect("a file for the images");
         let log = std::fs::File::create(env.dir.join("node.log")).expect("a log file");
-        let program = cache().join("bin/processnode");
+        let program = cache_dir().join("bin/processnode");
         let mut process = Command::new(&program)
             .args(["run", "--cpu=64", "--memory=256Gi", "--dir"])
             .arg(&dir)
@@ -55,7 +55,7 @@ impl Drop for ProcessNode {
 
 /// Returns an image with Ray and the samples' application as installed by `make ray`, and with
 /// these environment variables.
-pub fn image(environment: &[(&str, &str)]) -> Value {
+pub fn ray_image(environment: &[(&str, &str)]) -> Value {
     let environment: BTreeMap<&str, &str> = environment.iter().copied().collect();
-    json!({"path": cache().join("ray"), "env": environment})
+    json!({"path": cache_dir().join("ray"), "env": environment})
 }

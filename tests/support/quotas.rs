@@ -8,13 +8,13 @@ use sluice_api::condition;
 use sluice_api::kueue::{Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadStatus};
 use sluice_queue::status;
 
-use super::objects::{NAMESPACE, waits_for_quota};
-use super::{TestEnv, eventually, eventually_or_tell};
+use super::objects::{NAMESPACE, is_quota_reason};
+use super::{TestEnv, eventually, eventually_or_err};
 
 /// Name of the ResourceFlavor of these fixtures.
 pub const FLAVOR: &str = "on-demand";
 
-fn object(kind: &str, namespaced: bool, name: &str, spec: Value) -> Value {
+fn kueue_object(kind: &str, namespaced: bool, name: &str, spec: Value) -> Value {
     let mut metadata = json!({"name": name});
     if namespaced {
         metadata["namespace"] = NAMESPACE.into();
@@ -23,15 +23,15 @@ fn object(kind: &str, namespaced: bool, name: &str, spec: Value) -> Value {
 }
 
 /// Returns the resource groups with a CPU quota in the one flavor. `more` is merged into the quota.
-pub fn cpu(nominal: &str, more: Value) -> Value {
+pub fn cpu_quota(nominal: &str, more: Value) -> Value {
     let mut quota = json!({"name": "cpu", "nominalQuota": nominal});
     quota.as_object_mut().expect("a quota").extend(more.as_object().cloned().unwrap_or_default());
     json!([{"coveredResources": ["cpu"], "flavors": [{"name": FLAVOR, "resources": [quota]}]}])
 }
 
 /// Returns the ResourceFlavor.
-pub fn flavor() -> Value {
-    object("ResourceFlavor", false, FLAVOR, json!({}))
+pub fn resource_flavor() -> Value {
+    kueue_object("ResourceFlavor", false, FLAVOR, json!({}))
 }
 
 /// Returns a ClusterQueue for all namespaces. `more` is merged into its spec.
@@ -41,7 +41,7 @@ pub fn cluster_queue(name: &str, cohort: Option<&str>, quota: Value, more: Value
         spec["cohortName"] = cohort.into();
     }
     spec.as_object_mut().expect("a spec").extend(more.as_object().cloned().unwrap_or_default());
-    object("ClusterQueue", false, name, spec)
+    kueue_object("ClusterQueue", false, name, spec)
 }
 
 /// Returns a Cohort.
@@ -50,19 +50,19 @@ pub fn cohort(name: &str, parent: Option<&str>, quota: Value) -> Value {
     if let Some(parent) = parent {
         spec["parentName"] = parent.into();
     }
-    object("Cohort", false, name, spec)
+    kueue_object("Cohort", false, name, spec)
 }
 
 /// Returns a LocalQueue with the name of its ClusterQueue.
 pub fn local_queue(name: &str) -> Value {
-    object("LocalQueue", true, name, json!({"clusterQueue": name}))
+    kueue_object("LocalQueue", true, name, json!({"clusterQueue": name}))
 }
 
 /// Returns a Workload of one pod that requests CPU.
 pub fn workload(name: &str, queue: &str, cpu: &str, priority: i32) -> Value {
     let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
     let pod_sets = json!([{"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}]);
-    object("Workload", true, name, json!({"queueName": queue, "priority": priority, "podSets": pod_sets}))
+    kueue_object("Workload", true, name, json!({"queueName": queue, "priority": priority, "podSets": pod_sets}))
 }
 
 impl TestEnv {
@@ -82,43 +82,49 @@ impl TestEnv {
     }
 
     /// Applies an object.
-    pub async fn put(&self, object: Value) {
+    pub async fn apply_object(&self, object: Value) {
         self.apply(&object.to_string()).await.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
     /// Applies a ClusterQueue and its LocalQueue.
-    pub async fn put_queue(&self, name: &str, cohort: Option<&str>, quota: Value, more: Value) {
-        self.put(cluster_queue(name, cohort, quota, more)).await;
-        self.put(local_queue(name)).await;
+    pub async fn apply_queue(&self, name: &str, cohort: Option<&str>, quota: Value, more: Value) {
+        self.apply_object(cluster_queue(name, cohort, quota, more)).await;
+        self.apply_object(local_queue(name)).await;
     }
 
     /// Merges `spec` into the spec of a ClusterQueue.
-    pub async fn change_queue(&self, name: &str, spec: Value) {
+    pub async fn patch_queue(&self, name: &str, spec: Value) {
         let patch = Patch::Merge(json!({"spec": spec}));
         self.cluster_queues().patch(name, &PatchParams::default(), &patch).await.expect("the queue is changed");
     }
 
     /// Waits until a Workload is admitted.
-    pub async fn is_admitted(&self, name: &str) {
-        self.has_condition(name, "Admitted", "True", &[]).await;
+    pub async fn wait_until_admitted(&self, name: &str) {
+        self.wait_for_condition(name, "Admitted", "True", &[]).await;
     }
 
     /// Waits until a Workload is pending for lack of quota. Returns the condition as text.
-    pub async fn is_short(&self, name: &str) -> String {
-        self.says(name, "QuotaReserved", "False", |reason, _| waits_for_quota(reason)).await
+    pub async fn wait_until_pending(&self, name: &str) -> String {
+        self.wait_for_condition_matching(name, "QuotaReserved", "False", |reason, _| is_quota_reason(reason)).await
     }
 
     /// Waits until a Workload has a condition with this status whose reason or message contains
     /// each of
     /// `words`. Returns the condition as text.
-    pub async fn has_condition(&self, name: &str, kind: &str, status: &str, words: &[&str]) -> String {
+    pub async fn wait_for_condition(&self, name: &str, kind: &str, status: &str, words: &[&str]) -> String {
         let has_words =
             |reason: &str, message: &str| words.iter().all(|word| reason.contains(word) || message.contains(word));
-        self.says(name, kind, status, has_words).await
+        self.wait_for_condition_matching(name, kind, status, has_words).await
     }
 
-    async fn says(&self, name: &str, kind: &str, status: &str, is_it: impl Fn(&str, &str) -> bool) -> String {
-        eventually_or_tell(&format!("Workload {name} has {kind} {status}"), async || {
+    async fn wait_for_condition_matching(
+        &self,
+        name: &str,
+        kind: &str,
+        status: &str,
+        is_it: impl Fn(&str, &str) -> bool,
+    ) -> String {
+        eventually_or_err(&format!("Workload {name} has {kind} {status}"), async || {
             let workload = self.workloads().get(name).await.expect("the Workload");
             let conditions = workload.status.unwrap_or_default().conditions;
             let Some(found) = condition::get(&conditions, kind) else { return Err(format!("but {conditions:?}")) };
@@ -130,14 +136,14 @@ impl TestEnv {
     }
 
     /// Waits until a Workload is evicted, then releases its quota as a stopped job would.
-    pub async fn gives_back(&self, name: &str, reason: &str) {
-        self.has_condition(name, "Evicted", "True", &[reason]).await;
-        self.set_status(name, |workload| status::released(workload, Timestamp::now())).await;
+    pub async fn release_evicted(&self, name: &str, reason: &str) {
+        self.wait_for_condition(name, "Evicted", "True", &[reason]).await;
+        self.update_status(name, |workload| status::released(workload, Timestamp::now())).await;
     }
 
     /// Marks a Workload as finished.
-    pub async fn finish(&self, name: &str) {
-        self.set_status(name, |workload| {
+    pub async fn mark_finished(&self, name: &str) {
+        self.update_status(name, |workload| {
             let mut status = workload.status.clone().unwrap_or_default();
             let update = condition::ConditionUpdate {
                 type_: "Finished",
@@ -157,7 +163,7 @@ impl TestEnv {
         self.workloads().delete(name, &DeleteParams::default()).await.expect("the Workload is deleted");
     }
 
-    async fn set_status(&self, name: &str, change: impl Fn(&Workload) -> WorkloadStatus) {
+    async fn update_status(&self, name: &str, change: impl Fn(&Workload) -> WorkloadStatus) {
         eventually(&format!("the status of {name} is written"), async || {
             let mut workload = self.workloads().get(name).await.expect("the Workload");
             workload.status = Some(change(&workload));

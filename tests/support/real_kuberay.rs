@@ -7,16 +7,16 @@ use std::process::Stdio;
 use tokio::process::{Child, Command};
 
 use super::TestEnv;
-use super::env::{cache, unique};
+use super::env::{cache_dir, next_id};
 
 /// Starts a control plane with the CRDs of KubeRay and Kueue.
-pub async fn control_plane() -> TestEnv {
-    control_plane_with(&cache().join("kuberay-crds")).await
+pub async fn start_control_plane() -> TestEnv {
+    start_control_plane_with_crds(&cache_dir().join("kuberay-crds")).await
 }
 
 /// Starts a control plane with KubeRay's CRDs from a directory.
-pub async fn control_plane_with(definitions: &Path) -> TestEnv {
-    let dir = std::env::temp_dir().join(format!("sluice-kuberay-{}-{}", std::process::id(), unique()));
+pub async fn start_control_plane_with_crds(definitions: &Path) -> TestEnv {
+    let dir = std::env::temp_dir().join(format!("sluice-kuberay-{}-{}", std::process::id(), next_id()));
     TestEnv::start_with(dir, false, &["--crds", definitions.to_str().expect("a path in UTF-8")]).await
 }
 
@@ -30,7 +30,7 @@ pub struct RealKubeRay {
 impl RealKubeRay {
     /// Starts the operator with administrator rights.
     pub fn start(env: &TestEnv) -> Self {
-        Self::start_program(env, &cache().join("bin/kuberay"))
+        Self::start_program(env, &cache_dir().join("bin/kuberay"))
     }
 
     /// Starts the operator from another binary.

@@ -15,38 +15,38 @@ use super::objects::cluster_name;
 
 /// Time for which a change is buffered, so that earlier changes reported by slower watches sort
 /// before it.
-pub const HELD_BACK: Duration = Duration::from_millis(300);
+pub const REORDER_WINDOW: Duration = Duration::from_millis(300);
 /// Maximum width of a line, in bytes.
-const WIDTH: usize = 130;
+const LINE_WIDTH: usize = 130;
 
 /// Formats changes in the order in which they happened. Watches report with different delays, so
 /// each change is buffered briefly.
-pub struct Teller {
+pub struct TimelinePrinter {
     start: Instant,
     state: State,
-    held: BTreeMap<u64, (Instant, Change)>,
+    buffered: BTreeMap<u64, (Instant, Change)>,
 }
 
-impl Teller {
+impl TimelinePrinter {
     /// Returns an empty printer whose timestamps count seconds from now.
     pub fn new() -> Self {
-        Self { start: Instant::now(), state: State::default(), held: BTreeMap::new() }
+        Self { start: Instant::now(), state: State::default(), buffered: BTreeMap::new() }
     }
 
     /// Adds a change.
-    pub fn hears(&mut self, change: Change) {
-        self.held.insert(change.version, (Instant::now(), change));
+    pub fn push(&mut self, change: Change) {
+        self.buffered.insert(change.version, (Instant::now(), change));
     }
 
     /// Removes the changes that have been buffered long enough, and returns their lines.
-    pub fn tells(&mut self) -> Vec<String> {
+    pub fn take_lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
-        while let Some(first) = self.held.first_entry().filter(|first| first.get().0.elapsed() > HELD_BACK) {
+        while let Some(first) = self.buffered.first_entry().filter(|first| first.get().0.elapsed() > REORDER_WINDOW) {
             let (heard, change) = first.remove();
             let before = self.state.clone();
             self.state.apply(&change);
-            if let Some((subject, what)) = line(&before, &self.state, &change) {
-                lines.push(wrapped((heard - self.start).as_secs_f64(), &subject, &what));
+            if let Some((subject, what)) = describe_change(&before, &self.state, &change) {
+                lines.push(wrap((heard - self.start).as_secs_f64(), &subject, &what));
             }
         }
         lines
@@ -54,12 +54,12 @@ impl Teller {
 }
 
 /// Formats one entry, wrapped to the width of a terminal.
-fn wrapped(seconds: f64, subject: &str, what: &str) -> String {
+fn wrap(seconds: f64, subject: &str, what: &str) -> String {
     let mut line = format!("{seconds:>6.1}s  {subject:<34} ");
     let margin = line.len();
     let mut lines = Vec::new();
     for word in what.split(' ') {
-        if line.len() + word.len() > WIDTH && line.len() > margin {
+        if line.len() + word.len() > LINE_WIDTH && line.len() > margin {
             lines.push(line.trim_end().to_owned());
             line = " ".repeat(margin);
         }
@@ -71,24 +71,24 @@ fn wrapped(seconds: f64, subject: &str, what: &str) -> String {
 }
 
 /// Returns subject and description of a change, or `None` if it is of no interest to a reader.
-pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, String)> {
+pub fn describe_change(before: &State, after: &State, change: &Change) -> Option<(String, String)> {
     match &change.object {
-        Object::ClusterQueue(queue) => cluster_queue(before, after, queue),
+        Object::ClusterQueue(queue) => describe_cluster_queue(before, after, queue),
         Object::Cohort(_) | Object::HTTPRoute(_) => None,
-        Object::Workload(workload) => slice(before, workload, change.gone),
-        Object::RayService(service) => ray_service(before, service, change.gone),
-        Object::RayCluster(cluster) => ray_cluster(before, cluster, change.gone),
+        Object::Workload(workload) => describe_workload(before, workload, change.deleted),
+        Object::RayService(service) => describe_ray_service(before, service, change.deleted),
+        Object::RayCluster(cluster) => describe_ray_cluster(before, cluster, change.deleted),
         Object::Pod(pod) => {
             let known =
                 before.pods.contains_key(&format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any()));
-            let what = if change.gone {
+            let what = if change.deleted {
                 "deleted"
             } else if known {
                 return None;
             } else {
                 "created"
             };
-            Some((format!("Pod {}", pod.name_any()), format!("{what}; the pods request {}", requested(after))))
+            Some((format!("Pod {}", pod.name_any()), format!("{what}; the pods request {}", format_requests(after))))
         }
         Object::Service(service) => {
             let key = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
@@ -97,7 +97,7 @@ pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, S
             };
             let was = before.services.get(&key).and_then(selected);
             let is = selected(service)?;
-            if change.gone || was.as_ref() == Some(&is) || !service.name_any().ends_with("-serve-svc") {
+            if change.deleted || was.as_ref() == Some(&is) || !service.name_any().ends_with("-serve-svc") {
                 return None;
             }
             let what = match was {
@@ -110,19 +110,19 @@ pub fn line(before: &State, after: &State, change: &Change) -> Option<(String, S
 }
 
 /// Formats the reserved amount and the nominal quota of each resource of a ClusterQueue.
-pub fn usage(queue: &ClusterQueue) -> String {
+pub fn format_reservations(queue: &ClusterQueue) -> String {
     let mut parts = Vec::new();
     for resource in
         queue.spec.resource_groups.iter().flat_map(|group| &group.flavors).flat_map(|flavor| &flavor.resources)
     {
-        let reserved = super::objects::reserved(queue, &resource.name);
+        let reserved = super::objects::reserved_amount(queue, &resource.name);
         parts.push(format!("{} {reserved} of {}", resource.name, resource.nominal_quota.0));
     }
     parts.join(", ")
 }
 
 /// Formats the sum of the requests of all pods, in CPU and memory.
-pub fn requested(state: &State) -> String {
+pub fn format_requests(state: &State) -> String {
     let mut sums: BTreeMap<&str, Amount> = BTreeMap::from([("cpu", Amount::ZERO), ("memory", Amount::ZERO)]);
     for spec in state.pods.values().filter_map(|pod| pod.spec.as_ref()) {
         let requests = pod_requests(spec).expect("requests");
@@ -135,14 +135,14 @@ pub fn requested(state: &State) -> String {
     parts.join(", ")
 }
 
-fn cluster_queue(before: &State, after: &State, queue: &ClusterQueue) -> Option<(String, String)> {
-    let was = before.cluster_queues.get(&format!("/{}", queue.name_any())).map(usage);
-    let is = usage(queue);
-    let what = format!("reserved {is}; the pods request {}", requested(after));
+fn describe_cluster_queue(before: &State, after: &State, queue: &ClusterQueue) -> Option<(String, String)> {
+    let was = before.cluster_queues.get(&format!("/{}", queue.name_any())).map(format_reservations);
+    let is = format_reservations(queue);
+    let what = format!("reserved {is}; the pods request {}", format_requests(after));
     (was.as_ref() != Some(&is)).then(|| (format!("ClusterQueue {}", queue.name_any()), what))
 }
 
-fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, String)> {
+fn describe_workload(before: &State, workload: &Workload, gone: bool) -> Option<(String, String)> {
     let subject = format!("Workload {}", workload.name_any());
     let key = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
     let was = before.workloads.get(&key);
@@ -166,7 +166,7 @@ fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, Str
     ] {
         let (old, new) = (is_true(was, kind), is_true(workload, kind));
         if new && !old {
-            let why = message(workload, kind);
+            let why = condition_message(workload, kind);
             // Kueue's messages end with identifiers and durations, which are noise here.
             let why = why.rsplit_once("aggregation: ").map_or(why.as_str(), |(_, successor)| successor);
             let why = why.split_once(", wait time").map_or(why, |(start, _)| start);
@@ -176,7 +176,7 @@ fn slice(before: &State, workload: &Workload, gone: bool) -> Option<(String, Str
     (pods(was) != pods(workload)).then(|| (subject, format!("now requests {}", pods(workload))))
 }
 
-fn ray_service(before: &State, service: &RayService, gone: bool) -> Option<(String, String)> {
+fn describe_ray_service(before: &State, service: &RayService, gone: bool) -> Option<(String, String)> {
     let subject = format!("RayService {}", service.name_any());
     let key = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
     if gone {
@@ -209,7 +209,7 @@ fn ray_service(before: &State, service: &RayService, gone: bool) -> Option<(Stri
         .then(|| (subject, if ready(&new.conditions) { "ready" } else { "not ready" }.to_owned()))
 }
 
-fn ray_cluster(before: &State, cluster: &RayCluster, gone: bool) -> Option<(String, String)> {
+fn describe_ray_cluster(before: &State, cluster: &RayCluster, gone: bool) -> Option<(String, String)> {
     let subject = format!("RayCluster {}", cluster.name_any());
     let key = format!("{}/{}", cluster.namespace().unwrap_or_default(), cluster.name_any());
     let is_suspended = |cluster: &RayCluster| cluster.spec.suspend == Some(true);
@@ -235,7 +235,7 @@ fn is_true(workload: &Workload, kind: &str) -> bool {
     workload.status.as_ref().is_some_and(|status| condition::is_true(&status.conditions, kind))
 }
 
-fn message(workload: &Workload, kind: &str) -> String {
+fn condition_message(workload: &Workload, kind: &str) -> String {
     let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     condition::get(conditions, kind).map(|found| found.message.clone()).unwrap_or_default()
 }

@@ -9,21 +9,21 @@ use serde_json::Value;
 use tokio::process::{Child, Command};
 
 use super::TestEnv;
-use super::env::cache;
-use super::gateways::gateway_class;
-use super::http::Http;
+use super::env::cache_dir;
+use super::fake_gateway::gateway_class;
+use super::http::HttpClient;
 
 /// Address at which Traefik accepts requests, with the port of the Gateway's listener.
-pub const ADDRESS: &str = "127.0.0.1:80";
+pub const GATEWAY_ADDRESS: &str = "127.0.0.1:80";
 /// Address of Traefik's own API.
-const API: &str = "127.0.0.1:8080";
+const ADMIN_ADDRESS: &str = "127.0.0.1:8080";
 /// Controller name of Traefik.
 const CONTROLLER: &str = "traefik.io/gateway-controller";
 
 /// A running Traefik. Dropping the value kills it.
 pub struct Traefik {
     _process: Child,
-    http: Http,
+    http: HttpClient,
 }
 
 impl Traefik {
@@ -31,11 +31,11 @@ impl Traefik {
     pub async fn start(env: &TestEnv) -> Self {
         env.apply(&gateway_class(CONTROLLER).to_string()).await.expect("the class");
         let file = std::fs::File::create(env.dir.join("traefik.log")).expect("a log file");
-        let program = cache().join("traefik/bin/traefik");
+        let program = cache_dir().join("traefik/bin/traefik");
         let process = Command::new(&program)
             .args(["--providers.kubernetesgateway", "--providers.kubernetesgateway.statusaddress.ip=127.0.0.1"])
-            .arg(format!("--entrypoints.web.address={ADDRESS}"))
-            .args([&format!("--entrypoints.traefik.address={API}"), "--api.insecure"])
+            .arg(format!("--entrypoints.web.address={GATEWAY_ADDRESS}"))
+            .args([&format!("--entrypoints.traefik.address={ADMIN_ADDRESS}"), "--api.insecure"])
             .args(["--global.checknewversion=false", "--global.sendanonymoususage=false", "--log.level=DEBUG"])
             .env("KUBECONFIG", &env.kubeconfig)
             .stdin(Stdio::null())
@@ -44,20 +44,21 @@ impl Traefik {
             .kill_on_drop(true)
             .spawn()
             .unwrap_or_else(|error| panic!("starting {} (make gateway installs it): {error}", program.display()));
-        Self { _process: process, http: Http::new() }
+        Self { _process: process, http: HttpClient::new() }
     }
 
     /// Returns the routing that Traefik currently applies to a cluster: the share of requests, in
     /// percent, and the addresses of the pods that receive them. It lags behind the reported
     /// status.
-    pub async fn sends(&self, cluster: &str) -> Result<(i64, BTreeSet<String>), String> {
-        let (status, body) = self.http.ask("GET", &format!("http://{API}/api/http/services"), String::new()).await?;
+    pub async fn routing_to(&self, cluster: &str) -> Result<(i64, BTreeSet<String>), String> {
+        let (status, body) =
+            self.http.send("GET", &format!("http://{ADMIN_ADDRESS}/api/http/services"), String::new()).await?;
         if status != StatusCode::OK {
             return Err(format!("{status}: {body}"));
         }
         let services: Vec<Value> = serde_json::from_str(&body).map_err(|error| format!("{error}: {body}"))?;
         let is_backend =
-            |service: &Value| service["name"].as_str().is_some_and(|name| name.contains(&backend_of(cluster)));
+            |service: &Value| service["name"].as_str().is_some_and(|name| name.contains(&backend_name_part(cluster)));
         let (mut own, mut all) = (0, 0);
         for backend in items(&services, "/weighted/services") {
             let weight = backend["weight"].as_i64().unwrap_or_default();
@@ -73,7 +74,7 @@ impl Traefik {
 }
 
 /// Returns the part that the names of all of a cluster's backends contain.
-fn backend_of(cluster: &str) -> String {
+fn backend_name_part(cluster: &str) -> String {
     format!("-{cluster}-serve-svc-")
 }
 

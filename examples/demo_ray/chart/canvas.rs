@@ -23,7 +23,7 @@ pub struct Canvas<'a>(DrawingArea<SVGBackend<'a>, Shift>);
 
 /// Style of a text.
 #[derive(Clone, Copy)]
-pub struct Words {
+pub struct LabelStyle {
     pub size: u32,
     pub color: RGBColor,
     pub bold: bool,
@@ -74,7 +74,7 @@ impl<'a> Canvas<'a> {
     }
 
     /// Draws a text at a point.
-    pub fn write(&self, text: &str, at: Point, words: Words) {
+    pub fn write(&self, text: &str, at: Point, words: LabelStyle) {
         let style = if words.bold { FontStyle::Bold } else { FontStyle::Normal };
         let font = (FONTS, f64::from(words.size) * FONT_SCALE, style).into_font();
         let style = TextStyle::from(font).color(&words.color).pos(Pos::new(words.from, VPos::Center));

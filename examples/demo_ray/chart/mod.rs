@@ -12,10 +12,10 @@ use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::{Options, Tree, fontdb};
 
 use crate::series::Series;
-use crate::series::observed::{Event, What};
-use canvas::{Canvas, Words};
+use crate::series::observed::{UpgradeEvent, UpgradeEventKind};
+use canvas::{Canvas, LabelStyle};
 use panel::Panel;
-use sluice_testkit::env::cache;
+use sluice_testkit::env::cache_dir;
 
 /// Width in pixels: twice the display size, so that lines are smooth.
 const WIDTH: i32 = 1800;
@@ -75,7 +75,7 @@ pub fn svg(series: &Series) -> String {
 pub fn png(svg: &str) -> Vec<u8> {
     let mut fonts = fontdb::Database::new();
     for face in ["Roboto-Regular.ttf", "Roboto-Bold.ttf"] {
-        let file = cache().join("fonts/font_roboto/files").join(face);
+        let file = cache_dir().join("fonts/font_roboto/files").join(face);
         let font = std::fs::read(&file)
             .unwrap_or_else(|error| panic!("{} (make demo-ray installs it): {error}", file.display()));
         fonts.load_font_data(font);
@@ -89,7 +89,7 @@ pub fn png(svg: &str) -> Vec<u8> {
 }
 
 fn title(canvas: &Canvas<'_>, series: &Series) {
-    let words = Words { size: LARGE, color: INK, bold: true, from: HPos::Left };
+    let words = LabelStyle { size: LARGE, color: INK, bold: true, from: HPos::Left };
     canvas.write("An upgrade waits for quota, then completes incrementally", (LEFT, 46), words);
     let (total, seconds) = (&series.total, series.seconds.len().max(1));
     let rate = total.requests / seconds;
@@ -97,22 +97,22 @@ fn title(canvas: &Canvas<'_>, series: &Series) {
         "Real Ray Serve behind Traefik, {rate} requests per second: {} requests, {} failed",
         total.requests, total.failed
     );
-    canvas.write(&text, (LEFT, 98), Words { size: SMALL + 3, color: FAINT, bold: false, from: HPos::Left });
+    canvas.write(&text, (LEFT, 98), LabelStyle { size: SMALL + 3, color: FAINT, bold: false, from: HPos::Left });
 }
 
 /// Returns the period in which the upgrade is pending, in seconds, and the message of its
 /// condition.
-fn waits(series: &Series) -> Option<(f64, f64, &str)> {
+fn pending_period(series: &Series) -> Option<(f64, f64, &str)> {
     let (from, why) = series.events.iter().find_map(|event| match &event.what {
-        What::Waits(why) => Some((event.at, why.as_str())),
+        UpgradeEventKind::Waits(why) => Some((event.at, why.as_str())),
         _ => None,
     })?;
-    let until = series.events.iter().find(|event| event.what == What::Admitted && event.at >= from);
+    let until = series.events.iter().find(|event| event.what == UpgradeEventKind::Admitted && event.at >= from);
     Some((from, until.map_or(series.seconds.len() as f64, |event| event.at), why))
 }
 
 fn shade(canvas: &Canvas<'_>, series: &Series, panel: &Panel, bottom: i32) {
-    if let Some((from, until, _)) = waits(series) {
+    if let Some((from, until, _)) = pending_period(series) {
         canvas.block((panel.x(from), WORDS), (panel.x(until), bottom), SHADE, 0.55);
     }
 }
@@ -124,27 +124,27 @@ fn events(canvas: &Canvas<'_>, series: &Series, panel: &Panel, bottom: i32) {
         let x = panel.x(event.at);
         canvas.line(vec![(x, WORDS), (x, bottom)], FAINT, 0.8, 2);
         let anchor_x = if matches!(from, HPos::Left) { x + 10 } else { x - 10 };
-        canvas.write(label, (anchor_x, WORDS + 14), Words { size: SMALL - 2, color: INK, bold: true, from });
+        canvas.write(label, (anchor_x, WORDS + 14), LabelStyle { size: SMALL - 2, color: INK, bold: true, from });
     }
-    if let Some((from, _, why)) = waits(series) {
-        let text = format!("waits for quota: {}", short(why));
-        let words = Words { size: SMALL - 2, color: INK, bold: false, from: HPos::Left };
+    if let Some((from, _, why)) = pending_period(series) {
+        let text = format!("waits for quota: {}", shortfall_text(why));
+        let words = LabelStyle { size: SMALL - 2, color: INK, bold: false, from: HPos::Left };
         canvas.write(&text, (panel.x(from) + 10, WORDS + 46), words);
     }
 }
 
-fn label(event: &Event) -> Option<(&'static str, HPos)> {
+fn label(event: &UpgradeEvent) -> Option<(&'static str, HPos)> {
     match event.what {
-        What::Applied(_) => Some(("upgrade applied", HPos::Right)),
-        What::Raised(_) => Some(("quota raised", HPos::Left)),
-        What::Promoted(_) => Some(("promoted", HPos::Right)),
-        What::Gone(_) => Some(("old cluster deleted", HPos::Left)),
-        What::Waits(_) | What::Admitted => None,
+        UpgradeEventKind::Applied(_) => Some(("upgrade applied", HPos::Right)),
+        UpgradeEventKind::Raised(_) => Some(("quota raised", HPos::Left)),
+        UpgradeEventKind::Promoted(_) => Some(("promoted", HPos::Right)),
+        UpgradeEventKind::Gone(_) => Some(("old cluster deleted", HPos::Left)),
+        UpgradeEventKind::Waits(_) | UpgradeEventKind::Admitted => None,
     }
 }
 
 /// Returns the part of a pending message that has the remedy, or else the first shortfall.
-fn short(why: &str) -> &str {
+fn shortfall_text(why: &str) -> &str {
     let first = why.split(';').find(|part| part.contains("insufficient quota")).unwrap_or(why);
     let from = first.find("insufficient quota").unwrap_or(0);
     let part = &first[from..];
@@ -152,7 +152,7 @@ fn short(why: &str) -> &str {
 }
 
 fn axis(canvas: &Canvas<'_>, panel: &Panel, bottom: i32) {
-    let words = Words { size: SMALL - 3, color: FAINT, bold: false, from: HPos::Center };
+    let words = LabelStyle { size: SMALL - 3, color: FAINT, bold: false, from: HPos::Center };
     canvas.line(vec![(LEFT, bottom), (RIGHT, bottom)], FAINT, 1.0, 2);
     let every = if panel.seconds.end > 160.0 { 30 } else { 20 };
     for second in (0..).map(|step| step * every).take_while(|second| f64::from(*second) <= panel.seconds.end) {

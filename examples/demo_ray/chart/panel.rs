@@ -7,7 +7,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::RGBColor;
 use plotters::style::text_anchor::HPos;
 
-use super::canvas::{Canvas, Point, Words};
+use super::canvas::{Canvas, LabelStyle, Point};
 use super::{FAINT, GRID, INK, LEFT, PAPER, RIGHT, SMALL};
 
 /// Approximate width of a letter of the subtitle, in pixels.
@@ -25,7 +25,7 @@ pub struct Panel {
 }
 
 /// Step function: values from a second on, until the next entry.
-pub type Steps = Vec<(f64, f64)>;
+pub type StepFunction = Vec<(f64, f64)>;
 
 impl Panel {
     /// Returns the x coordinate of a second.
@@ -43,8 +43,8 @@ impl Panel {
         let y = self.top - 26;
         let width = WIDE * i32::try_from(aside.chars().count()).unwrap_or(0);
         canvas.block((RIGHT - width, y - 15), (RIGHT, y + 15), PAPER, 0.9);
-        canvas.write(title, (LEFT, y), Words { size: SMALL, color: INK, bold: true, from: HPos::Left });
-        canvas.write(aside, (RIGHT, y), Words { size: SMALL - 3, color: FAINT, bold: false, from: HPos::Right });
+        canvas.write(title, (LEFT, y), LabelStyle { size: SMALL, color: INK, bold: true, from: HPos::Left });
+        canvas.write(aside, (RIGHT, y), LabelStyle { size: SMALL - 3, color: FAINT, bold: false, from: HPos::Right });
     }
 
     /// Draws a grid line for each of these values.
@@ -52,7 +52,7 @@ impl Panel {
         for (value, label) in ticks {
             let y = self.y(*value);
             canvas.line(vec![(LEFT, y), (RIGHT, y)], GRID, 1.0, 2);
-            let words = Words { size: SMALL - 3, color: FAINT, bold: false, from: HPos::Right };
+            let words = LabelStyle { size: SMALL - 3, color: FAINT, bold: false, from: HPos::Right };
             canvas.write(label, (LEFT - 16, y), words);
         }
     }
@@ -91,7 +91,7 @@ impl Panel {
             canvas.write(
                 label.1,
                 (RIGHT + 14, y),
-                Words { size: SMALL - 1, color: label.2, bold: true, from: HPos::Left },
+                LabelStyle { size: SMALL - 1, color: label.2, bold: true, from: HPos::Left },
             );
         }
     }

@@ -6,12 +6,12 @@ use std::ops::Range;
 use plotters::prelude::RGBColor;
 use plotters::style::text_anchor::HPos;
 
-use super::canvas::{Canvas, Words};
-use super::panel::{Panel, Steps};
+use super::canvas::{Canvas, LabelStyle};
+use super::panel::{Panel, StepFunction};
 use super::{ALARM, FAINT, INK, PAPER, SMALL, VERSIONS};
 use crate::series::Series;
-use crate::series::observed::Standing;
-use crate::series::requests::{Latency, Second, WINDOW};
+use crate::series::observed::UpgradeState;
+use crate::series::requests::{Latency, RequestsInSecond, WINDOW};
 
 /// Draws a chart in its panel.
 type Draw<'a> = Box<dyn Fn(&Canvas<'_>, &Panel) + 'a>;
@@ -41,29 +41,30 @@ pub fn all(series: &Series) -> Vec<Chart<'_>> {
 }
 
 /// Returns the middle of each second with its value.
-fn by_second(seconds: &[Second], value: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)> {
+fn by_second(seconds: &[RequestsInSecond], value: impl Fn(&RequestsInSecond) -> Option<f64>) -> Vec<(f64, f64)> {
     let values = seconds.iter().enumerate().map(|(at, second)| Some((at as f64 + 0.5, value(second)?)));
     values.flatten().collect()
 }
 
-fn answered(second: &Second, version: &str) -> f64 {
+fn answered(second: &RequestsInSecond, version: &str) -> f64 {
     second.answered.get(version).copied().unwrap_or_default().into()
 }
 
-fn requests(seconds: &[Second]) -> Chart<'_> {
-    let all = |second: &Second| VERSIONS.iter().map(|(version, ..)| answered(second, version)).sum::<f64>();
+fn requests(seconds: &[RequestsInSecond]) -> Chart<'_> {
+    let all = |second: &RequestsInSecond| VERSIONS.iter().map(|(version, ..)| answered(second, version)).sum::<f64>();
     let most = seconds.iter().map(all).fold(10.0, f64::max);
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         let ticks = [0.0, 10.0, 20.0, 30.0, 40.0].iter().filter(|tick| **tick <= most);
         panel.grid(canvas, &labelled(ticks));
         let mut below = panel.curve(&by_second(seconds, |_| Some(0.0)));
         for (at, (version, color, _)) in VERSIONS.iter().enumerate() {
-            let sum = |second: &Second| VERSIONS[..=at].iter().map(|(version, ..)| answered(second, version)).sum();
+            let sum =
+                |second: &RequestsInSecond| VERSIONS[..=at].iter().map(|(version, ..)| answered(second, version)).sum();
             let above = panel.curve(&by_second(seconds, |second| Some(sum(second))));
             panel.between(canvas, above.clone(), &below, *color);
             below = above;
             if let Some((second, value)) = middle(seconds, at) {
-                let words = Words { size: SMALL + 5, color: PAPER, bold: true, from: HPos::Center };
+                let words = LabelStyle { size: SMALL + 5, color: PAPER, bold: true, from: HPos::Center };
                 canvas.write(&format!("version {version}"), (panel.x(second), panel.y(value)), words);
             }
         }
@@ -79,8 +80,8 @@ fn requests(seconds: &[Second]) -> Chart<'_> {
 
 /// Returns a label position: the middle of the seconds in which a version answered most requests,
 /// and half the height of its area there.
-fn middle(seconds: &[Second], of: usize) -> Option<(f64, f64)> {
-    let by = |second: &Second| VERSIONS.map(|(version, ..)| answered(second, version));
+fn middle(seconds: &[RequestsInSecond], of: usize) -> Option<(f64, f64)> {
+    let by = |second: &RequestsInSecond| VERSIONS.map(|(version, ..)| answered(second, version));
     let is_most = |counts: &[f64; 2]| 2.0 * counts[of] > counts.iter().sum();
     let most: Vec<(usize, [f64; 2])> =
         seconds.iter().map(by).enumerate().filter(|(_, counts)| is_most(counts)).collect();
@@ -92,7 +93,8 @@ fn failed(series: &Series) -> Chart<'_> {
     let most = series.seconds.iter().map(|second| second.failed).max().unwrap_or_default().max(1);
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         panel.grid(canvas, &[(0.0, "0".to_owned())]);
-        let steps: Steps = series.seconds.iter().enumerate().map(|(at, of)| (at as f64, of.failed.into())).collect();
+        let steps: StepFunction =
+            series.seconds.iter().enumerate().map(|(at, of)| (at as f64, of.failed.into())).collect();
         let color = if series.total.failed == 0 { FAINT } else { ALARM };
         canvas.line(panel.stairs(&steps), color, 1.0, 5);
         panel.ends(canvas, &[(0.0, format!("{} failed", series.total.failed), color)]);
@@ -106,7 +108,7 @@ fn failed(series: &Series) -> Chart<'_> {
     }
 }
 
-fn latency(seconds: &[Second]) -> Chart<'_> {
+fn latency(seconds: &[RequestsInSecond]) -> Chart<'_> {
     let most = seconds.iter().filter_map(|second| second.latency).map(|of| of.p99).fold(100.0, f64::max);
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         let ticks = [1.0, 10.0, 100.0, 1000.0, 10_000.0].iter().filter(|tick| **tick <= most);
@@ -129,10 +131,10 @@ fn latency(seconds: &[Second]) -> Chart<'_> {
 
 /// Returns a value of a version over time, from its first occurrence on; zero where it is missing.
 fn of_version<'a>(
-    standings: &'a [Standing],
-    amounts: impl Fn(&'a Standing) -> &'a BTreeMap<String, f64>,
+    standings: &'a [UpgradeState],
+    amounts: impl Fn(&'a UpgradeState) -> &'a BTreeMap<String, f64>,
     version: &str,
-) -> Steps {
+) -> StepFunction {
     let values = standings.iter().map(|standing| (standing.at, amounts(standing).get(version).copied()));
     let known = values.skip_while(|(_, value)| value.is_none());
     known.map(|(at, value)| (at, value.unwrap_or_default())).collect()
@@ -141,8 +143,8 @@ fn of_version<'a>(
 fn percent<'a>(
     title: &'static str,
     aside: &'static str,
-    standings: &'a [Standing],
-    amounts: fn(&Standing) -> &BTreeMap<String, f64>,
+    standings: &'a [UpgradeState],
+    amounts: fn(&UpgradeState) -> &BTreeMap<String, f64>,
 ) -> Chart<'a> {
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         panel.grid(canvas, &labelled([0.0, 50.0, 100.0].iter()));
@@ -157,25 +159,25 @@ fn percent<'a>(
     Chart { title, aside: aside.to_owned(), height: 130, values: 0.0..104.0, draw: Box::new(draw) }
 }
 
-fn quota(standings: &[Standing]) -> Chart<'_> {
+fn quota(standings: &[UpgradeState]) -> Chart<'_> {
     let most = standings.iter().map(|standing| standing.quota).fold(1.0, f64::max);
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         let ticks: Vec<f64> = (0_u8..).map(f64::from).take_while(|tick| *tick <= most).collect();
         panel.grid(canvas, &labelled(ticks.iter()));
-        let nothing: Steps = standings.iter().map(|standing| (standing.at, 0.0)).collect();
+        let nothing: StepFunction = standings.iter().map(|standing| (standing.at, 0.0)).collect();
         let mut below = panel.stairs(&nothing);
         for (at, (_, color, _)) in VERSIONS.iter().enumerate() {
-            let sum = |standing: &Standing| {
+            let sum = |standing: &UpgradeState| {
                 VERSIONS[..=at].iter().map(|(version, ..)| standing.used.get(*version).unwrap_or(&0.0)).sum()
             };
-            let steps: Steps = standings.iter().map(|standing| (standing.at, sum(standing))).collect();
+            let steps: StepFunction = standings.iter().map(|standing| (standing.at, sum(standing))).collect();
             let above = panel.stairs(&steps);
             panel.between(canvas, above.clone(), &below, *color);
             below = above;
         }
-        let held: Steps = standings.iter().map(|standing| (standing.at, standing.held)).collect();
+        let held: StepFunction = standings.iter().map(|standing| (standing.at, standing.held)).collect();
         canvas.line(panel.stairs(&held), INK, 1.0, 5);
-        let quota: Steps = standings.iter().map(|standing| (standing.at, standing.quota)).collect();
+        let quota: StepFunction = standings.iter().map(|standing| (standing.at, standing.quota)).collect();
         canvas.dashes(&panel.stairs(&quota), ALARM, 4);
         let last = standings.last().cloned().unwrap_or_default();
         let ends =

@@ -1,8 +1,8 @@
 use rstest::rstest;
 
 use super::*;
-use crate::series::observed::Standing;
-use crate::series::requests::{Latency, Second, Total};
+use crate::series::observed::UpgradeState;
+use crate::series::requests::{Latency, RequestTotals, RequestsInSecond};
 
 #[rstest]
 #[case::of_the_queue(
@@ -13,33 +13,33 @@ use crate::series::requests::{Latency, Second, Total};
 #[case::without_a_number("a waits: insufficient quota for cpu in flavor f", "insufficient quota for cpu in flavor f")]
 #[case::of_another_kind("a waits: no flavor", "a waits: no flavor")]
 fn short_extracts_the_shortfall(#[case] why: &str, #[case] expected: &str) {
-    assert_eq!(short(why), expected);
+    assert_eq!(shortfall_text(why), expected);
 }
 
 fn series() -> Series {
-    let second = |version: &str| Second {
+    let second = |version: &str| RequestsInSecond {
         answered: [(version.to_owned(), 20)].into(),
         failed: 0,
         latency: Some(Latency { p50: 10.0, p99: 90.0 }),
     };
-    let standing = |at: f64, version: &str| Standing {
+    let standing = |at: f64, version: &str| UpgradeState {
         at,
         traffic: [(version.to_owned(), 100.0)].into(),
         quota: 3.0,
-        ..Standing::default()
+        ..UpgradeState::default()
     };
-    let event = |at: f64, what: What| Event { at, what };
+    let event = |at: f64, what: UpgradeEventKind| UpgradeEvent { at, what };
     Series {
         seconds: vec![second("1"), second("1"), second("1"), second("2")],
         standings: vec![standing(0.0, "1"), standing(3.0, "2")],
         events: vec![
-            event(1.0, What::Applied("2".to_owned())),
-            event(1.0, What::Waits("insufficient quota (too <little>)".to_owned())),
-            event(2.0, What::Raised(3.0)),
-            event(2.0, What::Admitted),
-            event(3.0, What::Promoted("2".to_owned())),
+            event(1.0, UpgradeEventKind::Applied("2".to_owned())),
+            event(1.0, UpgradeEventKind::Waits("insufficient quota (too <little>)".to_owned())),
+            event(2.0, UpgradeEventKind::Raised(3.0)),
+            event(2.0, UpgradeEventKind::Admitted),
+            event(3.0, UpgradeEventKind::Promoted("2".to_owned())),
         ],
-        total: Total { requests: 80, failed: 0, latency: None },
+        total: RequestTotals { requests: 80, failed: 0, latency: None },
     }
 }
 
@@ -65,6 +65,6 @@ fn picture_labels_the_events() {
 
 #[test]
 fn empty_series_yields_a_picture() {
-    let nothing = Series { seconds: vec![], standings: vec![], events: vec![], total: Total::default() };
+    let nothing = Series { seconds: vec![], standings: vec![], events: vec![], total: RequestTotals::default() };
     assert!(svg(&nothing).starts_with("<svg"));
 }

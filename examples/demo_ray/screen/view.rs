@@ -8,36 +8,36 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use crate::scenario::VERSIONS;
-use crate::series::observed::Standing;
-use crate::series::requests::{Second, Total};
+use crate::series::observed::UpgradeState;
+use crate::series::requests::{RequestTotals, RequestsInSecond};
 
 /// Height in lines.
 pub const HEIGHT: u16 = 11;
 /// Interval of the summaries without a terminal, in seconds.
-const EVERY: usize = 10;
+const SUMMARY_INTERVAL: usize = 10;
 /// Width of the label column, and maximum width of the bars.
 const MARGIN: usize = 28;
-const WIDEST: usize = 100;
+const MAX_BAR_WIDTH: usize = 100;
 /// Bars from empty to full.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// One color per version, as in the chart.
 const COLORS: [Color; 2] = [Color::LightBlue, Color::Yellow];
 
 /// The state at one point in time.
-pub struct Moment {
-    pub seconds: Vec<Second>,
-    pub standing: Standing,
-    pub total: Total,
+pub struct ViewState {
+    pub seconds: Vec<RequestsInSecond>,
+    pub standing: UpgradeState,
+    pub total: RequestTotals,
 }
 
-impl Moment {
+impl ViewState {
     /// Reports whether a summary is due, if the last one was after `printed` seconds.
-    pub fn is_told(&self, printed: usize) -> bool {
-        self.seconds.len() >= printed + EVERY
+    pub fn summary_is_due(&self, printed: usize) -> bool {
+        self.seconds.len() >= printed + SUMMARY_INTERVAL
     }
 
     /// Formats the state in one line.
-    pub fn line(&self) -> String {
+    pub fn summary(&self) -> String {
         let last = self.seconds.last().cloned().unwrap_or_default();
         let latency = last.latency.unwrap_or_default();
         let per_version = |amounts: &BTreeMap<String, f64>| {
@@ -63,22 +63,22 @@ impl Moment {
 }
 
 /// Draws the state.
-pub fn draw(frame: &mut Frame, moment: &Moment) {
+pub fn draw(frame: &mut Frame, moment: &ViewState) {
     let area = frame.area();
     frame.render_widget(Paragraph::new(lines(moment, area.width.into())), area);
 }
 
 /// Returns the lines for a terminal of this width.
-fn lines(moment: &Moment, width: usize) -> Vec<Line<'static>> {
-    let room = width.saturating_sub(MARGIN + 1).min(WIDEST);
-    let Moment { seconds, standing, total } = moment;
+fn lines(moment: &ViewState, width: usize) -> Vec<Line<'static>> {
+    let room = width.saturating_sub(MARGIN + 1).min(MAX_BAR_WIDTH);
+    let ViewState { seconds, standing, total } = moment;
     let last = seconds.last().cloned().unwrap_or_default();
     let recent = &seconds[seconds.len().saturating_sub(room)..];
     let most = recent.iter().flat_map(|second| second.answered.values()).copied().max().unwrap_or(1);
     let failures: Vec<u32> = recent.iter().map(|second| second.failed).collect();
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let summary = format!("{} s: {} requests, {} failed", seconds.len(), total.requests, total.failed);
-    let mut lines = vec![Line::raw("─".repeat(width.min(MARGIN + WIDEST))), Line::styled(summary, bold)];
+    let mut lines = vec![Line::raw("─".repeat(width.min(MARGIN + MAX_BAR_WIDTH))), Line::styled(summary, bold)];
     for (version, color) in VERSIONS.iter().zip(COLORS) {
         let counts: Vec<u32> = recent.iter().map(|second| answered(second, version)).collect();
         let now = answered(&last, version);
@@ -111,7 +111,7 @@ fn row(title: &str, figure: &str, drawn: Vec<(String, Color)>) -> Line<'static> 
     Line::from(spans)
 }
 
-fn answered(second: &Second, version: &str) -> u32 {
+fn answered(second: &RequestsInSecond, version: &str) -> u32 {
     second.answered.get(version).copied().unwrap_or_default()
 }
 
@@ -150,13 +150,13 @@ mod tests {
         [("1".to_owned(), first), ("2".to_owned(), second)].into()
     }
 
-    fn moment() -> Moment {
-        let second = |first: u32, second: u32| Second {
+    fn moment() -> ViewState {
+        let second = |first: u32, second: u32| RequestsInSecond {
             answered: [("1".to_owned(), first), ("2".to_owned(), second)].into(),
             failed: 0,
             latency: Some(Latency { p50: 9.6, p99: 80.0 }),
         };
-        let standing = Standing {
+        let standing = UpgradeState {
             at: 2.0,
             traffic: both(75.0, 25.0),
             capacity: both(100.0, 50.0),
@@ -164,10 +164,10 @@ mod tests {
             held: 4.0,
             used: both(2.0, 1.0),
         };
-        Moment {
+        ViewState {
             seconds: vec![second(20, 0), second(15, 5)],
             standing,
-            total: Total { requests: 40, failed: 0, latency: None },
+            total: RequestTotals { requests: 40, failed: 0, latency: None },
         }
     }
 
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn state_is_formatted_in_one_line() {
         assert_eq!(
-            moment().line(),
+            moment().summary(),
             "     2.0s  40 requests, 0 failed; 15/5 per second, p50 10 ms, p99 80 ms; traffic 75/25%, capacity 100/50%; CPU reserved 4 of 5"
         );
     }

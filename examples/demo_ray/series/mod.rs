@@ -5,18 +5,18 @@ pub mod requests;
 
 use serde::{Deserialize, Serialize};
 
-use observed::{Event, Standing};
-use requests::{Second, Total};
+use observed::{UpgradeEvent, UpgradeState};
+use requests::{RequestTotals, RequestsInSecond};
 
 /// The data of the chart.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// The requests, second by second.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<RequestsInSecond>,
     /// State of the objects at each point in time at which it changed.
-    pub standings: Vec<Standing>,
+    pub standings: Vec<UpgradeState>,
     /// Events of the upgrade.
-    pub events: Vec<Event>,
+    pub events: Vec<UpgradeEvent>,
     /// Totals of all requests.
-    pub total: Total,
+    pub total: RequestTotals,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use sluice_testkit::load::Request;
+use sluice_testkit::load::CompletedRequest;
 
 /// Window of the latency percentiles, in seconds: large enough for p99 to cover more than one or
 /// two requests.
@@ -13,7 +13,7 @@ pub const WINDOW: usize = 5;
 
 /// The requests completed in one second.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Second {
+pub struct RequestsInSecond {
     /// Number of requests answered by each version.
     pub answered: BTreeMap<String, u32>,
     /// Number of failed requests.
@@ -33,7 +33,7 @@ pub struct Latency {
 
 /// Totals of all requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Total {
+pub struct RequestTotals {
     /// Number of requests.
     pub requests: usize,
     /// Number of failed requests.
@@ -43,14 +43,14 @@ pub struct Total {
 }
 
 /// Returns the requests completed in each full second before `end`.
-pub fn seconds(requests: &[Request], end: Duration) -> Vec<Second> {
+pub fn seconds(requests: &[CompletedRequest], end: Duration) -> Vec<RequestsInSecond> {
     let whole = usize::try_from(end.as_secs()).unwrap_or(usize::MAX);
-    let mut seconds = vec![Second::default(); whole];
+    let mut seconds = vec![RequestsInSecond::default(); whole];
     let mut latencies = vec![Vec::new(); whole];
     for request in requests {
-        let at = usize::try_from((request.sent + request.latency).as_secs()).unwrap_or(usize::MAX);
+        let at = usize::try_from((request.scheduled_at + request.latency).as_secs()).unwrap_or(usize::MAX);
         let Some(second) = seconds.get_mut(at) else { continue };
-        match &request.answer {
+        match &request.outcome {
             Ok(version) => {
                 *second.answered.entry(version.clone()).or_default() += 1;
                 latencies[at].push(milliseconds(request.latency));
@@ -65,19 +65,19 @@ pub fn seconds(requests: &[Request], end: Duration) -> Vec<Second> {
 }
 
 /// Returns the totals of all requests.
-pub fn total(requests: &[Request]) -> Total {
-    let answered = requests.iter().filter(|request| request.answer.is_ok());
+pub fn total(requests: &[CompletedRequest]) -> RequestTotals {
+    let answered = requests.iter().filter(|request| request.outcome.is_ok());
     let latencies: Vec<f64> = answered.map(|request| milliseconds(request.latency)).collect();
-    Total { requests: requests.len(), failed: requests.len() - latencies.len(), latency: latency(latencies) }
+    RequestTotals { requests: requests.len(), failed: requests.len() - latencies.len(), latency: latency(latencies) }
 }
 
 /// Returns the requests sent after `from` and answered by `version`.
 pub fn answered_since<'a>(
-    requests: &'a [Request],
+    requests: &'a [CompletedRequest],
     from: Duration,
     version: &'a str,
-) -> impl Iterator<Item = &'a Request> {
-    requests.iter().filter(move |request| request.sent > from && request.answer.as_deref() == Ok(version))
+) -> impl Iterator<Item = &'a CompletedRequest> {
+    requests.iter().filter(move |request| request.scheduled_at > from && request.outcome.as_deref() == Ok(version))
 }
 
 fn milliseconds(latency: Duration) -> f64 {
@@ -96,9 +96,13 @@ mod tests {
 
     use super::*;
 
-    fn request(sent: f64, seconds: f64, answer: Result<&str, &str>) -> Request {
+    fn request(sent: f64, seconds: f64, answer: Result<&str, &str>) -> CompletedRequest {
         let answer = answer.map(str::to_owned).map_err(str::to_owned);
-        Request { sent: Duration::from_secs_f64(sent), latency: Duration::from_secs_f64(seconds), answer }
+        CompletedRequest {
+            scheduled_at: Duration::from_secs_f64(sent),
+            latency: Duration::from_secs_f64(seconds),
+            outcome: answer,
+        }
     }
 
     #[test]
@@ -123,7 +127,8 @@ mod tests {
 
     #[test]
     fn latencies_cover_the_window() {
-        let requests: Vec<Request> = (0_u8..8).map(|at| request(at.into(), f64::from(at) / 10.0, Ok("1"))).collect();
+        let requests: Vec<CompletedRequest> =
+            (0_u8..8).map(|at| request(at.into(), f64::from(at) / 10.0, Ok("1"))).collect();
         let found = seconds(&requests, Duration::from_secs(8));
         let p50 = found.iter().map(|second| second.latency.map(|of| of.p50.round()));
         let expected = [0, 0, 100, 100, 200, 300, 400, 500].map(|of| Some(f64::from(of)));
@@ -154,7 +159,7 @@ mod tests {
     #[case::of_the_other("2", &[6.0])]
     fn answered_since_filters_by_time_and_version(#[case] version: &str, #[case] expected: &[f64]) {
         let requests = [(4.5, "1"), (5.5, "1"), (6.0, "2")].map(|(sent, by)| request(sent, 0.1, Ok(by)));
-        let found = answered_since(&requests, Duration::from_secs(5), version).map(|of| of.sent.as_secs_f64());
+        let found = answered_since(&requests, Duration::from_secs(5), version).map(|of| of.scheduled_at.as_secs_f64());
         assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 }

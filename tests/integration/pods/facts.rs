@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 pub(super) type Facts = BTreeMap<String, String>;
 
 /// Paths whose values the API server assigns per object.
-const OWN: [&str; 16] = [
+const ASSIGNED_PATHS: [&str; 16] = [
     "data['auth_token']",
     "status",
     "metadata.uid",
@@ -55,10 +55,10 @@ const DEFAULTS: [(&str, &str); 22] = [
 ];
 
 /// Adds the facts about an object. `texts` are replaced wherever they occur.
-pub(super) fn add(facts: &mut Facts, what: &str, object: &Value, texts: &[(&str, &str)]) {
+pub(super) fn add_facts(facts: &mut Facts, what: &str, object: &Value, texts: &[(&str, &str)]) {
     let mut at = |place: &str, value: &Value| {
         let json = match value {
-            Value::String(text) => json!(spaced(text)).to_string(),
+            Value::String(text) => json!(normalize_blanks(text)).to_string(),
             value => value.to_string(),
         };
         let is_usual = DEFAULTS.iter().any(|(ending, usual)| place.ends_with(ending) && json == *usual);
@@ -72,7 +72,7 @@ pub(super) fn add(facts: &mut Facts, what: &str, object: &Value, texts: &[(&str,
 }
 
 fn walk(place: &str, value: &Value, at: &mut impl FnMut(&str, &Value)) {
-    if OWN.contains(&place)
+    if ASSIGNED_PATHS.contains(&place)
         || place.ends_with(".nodePort")
         || place.starts_with("metadata.ownerReferences") && place.ends_with(".uid")
     {
@@ -91,7 +91,9 @@ fn walk(place: &str, value: &Value, at: &mut impl FnMut(&str, &Value)) {
             }
         }
         Value::Array(entries) if !entries.is_empty() => {
-            for (key, entry) in keys(place, entries).iter().zip(entries).filter(|(key, _)| !is_of_the_account(key)) {
+            for (key, entry) in
+                entry_keys(place, entries).iter().zip(entries).filter(|(key, _)| !is_of_the_account(key))
+            {
                 walk(&format!("{place}[{key}]"), entry, at);
             }
         }
@@ -100,7 +102,7 @@ fn walk(place: &str, value: &Value, at: &mut impl FnMut(&str, &Value)) {
 }
 
 /// Removes redundant blanks, which a shell ignores: KubeRay writes two between flags.
-fn spaced(text: &str) -> String {
+fn normalize_blanks(text: &str) -> String {
     text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
@@ -112,7 +114,7 @@ fn is_of_the_account(key: &str) -> bool {
 
 /// Returns the keys of list entries: their names, and for containers also the index, since the
 /// first runs Ray.
-fn keys(place: &str, entries: &[Value]) -> Vec<String> {
+fn entry_keys(place: &str, entries: &[Value]) -> Vec<String> {
     let field = match place.rsplit('.').next() {
         Some("volumeMounts") => "mountPath",
         Some("tolerations") => "key",
@@ -139,7 +141,7 @@ fn keys(place: &str, entries: &[Value]) -> Vec<String> {
 }
 
 /// Returns the differences between facts, one per line: removed ones, and added ones.
-pub(super) fn changes(from: &Facts, to: &Facts) -> Vec<String> {
+pub(super) fn diff(from: &Facts, to: &Facts) -> Vec<String> {
     let missing = |these: &Facts, those: &Facts, mark: char| -> Vec<(String, char, String)> {
         let only = these.iter().filter(|(place, value)| those.get(*place) != Some(value));
         only.map(|(place, value)| (place.clone(), mark, value.clone())).collect()
@@ -151,7 +153,7 @@ pub(super) fn changes(from: &Facts, to: &Facts) -> Vec<String> {
 }
 
 /// Applies such differences to facts.
-pub(super) fn changed(from: &Facts, changes: &str) -> Facts {
+pub(super) fn apply_diff(from: &Facts, changes: &str) -> Facts {
     let mut facts = from.clone();
     for line in changes.lines() {
         let (place, value) = line.get(2..).and_then(|fact| fact.split_once(" = ")).unwrap_or_else(|| panic!("{line}"));

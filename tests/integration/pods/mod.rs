@@ -18,8 +18,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use facts::Facts;
-use sluice_testkit::real_kuberay::{RealKubeRay, control_plane_with};
-use sluice_testkit::{TestEnv, eventually_or_tell};
+use sluice_testkit::real_kuberay::{RealKubeRay, start_control_plane_with_crds};
+use sluice_testkit::{TestEnv, eventually_or_err};
 
 const NAMESPACE: &str = "pods-of-the-corpus";
 /// Labels of a worker: index of its replica in the group, index of the host in the replica, and
@@ -78,7 +78,7 @@ impl Case {
 
 /// An intentional difference.
 #[derive(Deserialize)]
-struct Difference {
+struct IntendedDifference {
     /// Regular expression for the paths.
     at: String,
     /// The reason.
@@ -120,12 +120,12 @@ fn merged(base: &Value, patch: &Value) -> Value {
 }
 
 /// A control plane with the corpus applied.
-struct Stage {
+struct CorpusFixture {
     env: TestEnv,
     corpus: Vec<Case>,
 }
 
-impl Stage {
+impl CorpusFixture {
     async fn set(env: TestEnv) -> Self {
         let corpus = corpus();
         let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
@@ -143,7 +143,7 @@ impl Stage {
     }
 
     /// Returns the number of pods and the facts of each cluster, by name.
-    async fn made(&self) -> BTreeMap<String, (usize, Facts)> {
+    async fn facts_by_cluster(&self) -> BTreeMap<String, (usize, Facts)> {
         let mut made: BTreeMap<String, (usize, Facts)> =
             self.corpus.iter().map(|case| (case.name.clone(), Default::default())).collect();
         for (group, kind, plural) in KINDS {
@@ -167,11 +167,11 @@ impl Stage {
                 let replica = label(&object, REPLICA);
                 let mut texts = vec![(NAMESPACE, "NAMESPACE"), (cluster.as_str(), "CLUSTER"), (uid.as_str(), "UID")];
                 texts.extend((!replica.is_empty()).then_some((replica.as_str(), "REPLICA")));
-                facts::add(facts, &what, &value, &texts);
+                facts::add_facts(facts, &what, &value, &texts);
                 if kind == "Pod" {
                     let name = object.name_any();
                     let (named, _) = name.rsplit_once('-').expect("an ending");
-                    facts::add(facts, &what, &json!({"name": format!("{named}-SUFFIX")}), &texts);
+                    facts::add_facts(facts, &what, &json!({"name": format!("{named}-SUFFIX")}), &texts);
                 }
             }
         }
@@ -192,9 +192,9 @@ impl Stage {
     }
 
     /// Waits until all pods exist. Returns the facts of each cluster.
-    async fn all_made(&self) -> BTreeMap<String, Facts> {
-        let made = eventually_or_tell("all pods are created", async || {
-            let made = self.made().await;
+    async fn wait_for_all(&self) -> BTreeMap<String, Facts> {
+        let made = eventually_or_err("all pods are created", async || {
+            let made = self.facts_by_cluster().await;
             let few = self.corpus.iter().filter(|case| made[&case.name].0 != case.pods());
             let few: Vec<String> =
                 few.map(|case| format!("{}: {} of {}", case.name, made[&case.name].0, case.pods())).collect();
@@ -208,32 +208,33 @@ fn label(object: &DynamicObject, label: &str) -> String {
     object.labels().get(label).cloned().unwrap_or_default()
 }
 
-fn golden(case: &str) -> PathBuf {
+fn golden_path(case: &str) -> PathBuf {
     folder().join("golden").join(format!("{case}.txt"))
 }
 
 /// Returns the facts recorded from KubeRay for a cluster.
-fn theirs(case: &str, plain: &Facts) -> Facts {
-    let path = golden(case);
+fn kuberay_facts(case: &str, plain: &Facts) -> Facts {
+    let path = golden_path(case);
     let text =
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{} (make golden): {error}", path.display()));
-    facts::changed(plain, &text)
+    facts::apply_diff(plain, &text)
 }
 
 #[tokio::test]
 async fn clusters_get_the_same_objects_as_from_kuberay() {
-    let stage = Stage::set(TestEnv::start().await).await;
+    let stage = CorpusFixture::set(TestEnv::start().await).await;
     let _manager = stage.env.manager().await;
-    let plain = theirs(&stage.corpus[0].name, &Facts::new());
-    let differences: Vec<Difference> = read("differences.yaml");
+    let plain = kuberay_facts(&stage.corpus[0].name, &Facts::new());
+    let differences: Vec<IntendedDifference> = read("differences.yaml");
     let places: Vec<Regex> = differences.iter().map(|known| Regex::new(&known.at).expect("an expression")).collect();
 
-    let found = eventually_or_tell("the objects are the same, except for intentional differences", async || {
-        let ours = stage.made().await;
+    let found = eventually_or_err("the objects are the same, except for intentional differences", async || {
+        let ours = stage.facts_by_cluster().await;
         let (mut found, mut others) = (BTreeSet::new(), Vec::new());
         for (name, (_, ours)) in &ours {
             let base = if *name == stage.corpus[0].name { Facts::new() } else { plain.clone() };
-            for change in facts::changes(&theirs(name, &base), ours).iter().map(|change| format!("{name} {change}")) {
+            for change in facts::diff(&kuberay_facts(name, &base), ours).iter().map(|change| format!("{name} {change}"))
+            {
                 let known: Vec<usize> = (0..places.len()).filter(|known| places[*known].is_match(&change)).collect();
                 if known.is_empty() {
                     others.push(change);
@@ -253,14 +254,14 @@ async fn clusters_get_the_same_objects_as_from_kuberay() {
 #[ignore = "writes into the repository: make golden"]
 async fn record_kuberay_golden_files() {
     let source = PathBuf::from(std::env::var_os("KUBERAY_SOURCE").expect("KUBERAY_SOURCE: a checkout of KubeRay"));
-    let env = control_plane_with(&source.join("ray-operator/config/crd/bases")).await;
+    let env = start_control_plane_with_crds(&source.join("ray-operator/config/crd/bases")).await;
     let _kuberay = RealKubeRay::start_program(&env, &source.join("ray-operator/bin/kuberay"));
-    let stage = Stage::set(env).await;
-    let made = stage.all_made().await;
+    let stage = CorpusFixture::set(env).await;
+    let made = stage.wait_for_all().await;
     let plain = &made[&stage.corpus[0].name];
     for case in &stage.corpus {
         let base = if case.name == stage.corpus[0].name { &Facts::new() } else { plain };
-        let text = facts::changes(base, &made[&case.name]).join("\n");
-        std::fs::write(golden(&case.name), text + "\n").expect("a file");
+        let text = facts::diff(base, &made[&case.name]).join("\n");
+        std::fs::write(golden_path(&case.name), text + "\n").expect("a file");
     }
 }

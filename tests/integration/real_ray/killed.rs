@@ -7,16 +7,16 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 
 use super::in_place::{PRICE, costs, priced};
-use super::{SOME, START, Stage, tell};
-use sluice_testkit::load::{Load, assert_all_answered};
-use sluice_testkit::{TestEnv, eventually_or_tell, within};
+use super::{RealRayFixture, SAMPLE_SIZE, START_TIMEOUT, print_summary};
+use sluice_testkit::load::{LoadGenerator, assert_all_answered};
+use sluice_testkit::{TestEnv, eventually_or_err, poll_until};
 
-pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(stage: &mut Stage) {
+pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(stage: &mut RealRayFixture) {
     // Given an upgrade in progress, under load,
-    let load = stage.load().await;
+    let load = stage.start_load().await;
     stage.apply(&priced("3")).await;
-    let second = stage.env.pending_cluster().await;
-    within(START, "the head of the next cluster starts", async || {
+    let second = stage.env.wait_for_pending_cluster().await;
+    poll_until(START_TIMEOUT, "the head of the next cluster starts", async || {
         stage.env.pods_of(&second).await.first().map(drop).ok_or_else(String::new)
     })
     .await;
@@ -24,14 +24,14 @@ pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(stage: &mu
     // when Sluice is killed, and again as soon as the new version answers, then restarted managers
     // complete it,
     stage.kill_manager().await;
-    stage.is_answered_by("3", &load).await;
+    stage.wait_for_version("3", &load).await;
     stage.kill_manager().await;
-    stage.env.only_cluster(&second).await;
+    stage.env.wait_for_only_cluster(&second).await;
 
     // and no request fails.
-    assert_eq!(load.next(SOME).await, BTreeMap::from([("3".to_owned(), SOME)]));
+    assert_eq!(load.count_next(SAMPLE_SIZE).await, BTreeMap::from([("3".to_owned(), SAMPLE_SIZE)]));
     let requests = load.stop().await;
-    tell("Sluice killed twice in an upgrade", &requests);
+    print_summary("Sluice killed twice in an upgrade", &requests);
     assert_all_answered(&requests);
 }
 
@@ -59,18 +59,18 @@ fn restarts(pod: &Pod) -> i32 {
 /// <https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/kuberay-gcs-ft.html> the cluster
 /// loses its state, and workers stop because the new head does not know them. Requests fail until
 /// then.
-pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &Stage) {
+pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &RealRayFixture) {
     // Given a service with one worker, configured in place,
     let env = &stage.env;
-    let load = stage.load().await;
-    load.next(SOME).await;
-    let cluster = env.serves_from("2.52.0").await;
+    let load = stage.start_load().await;
+    load.count_next(SAMPLE_SIZE).await;
+    let cluster = env.wait_until_serving("2.52.0").await;
     let head = pod(env, &cluster, "head").await.expect("a head");
     let worker = pod(env, &cluster, "worker").await.expect("a worker");
 
     // when its head is killed, then it is replaced and the worker joins the new one,
     env.pods().delete(&head.name_any(), &DeleteParams::default().grace_period(0)).await.expect("the head is killed");
-    within(START, "there is another head, and the worker was ended", async || {
+    poll_until(START_TIMEOUT, "there is another head, and the worker was ended", async || {
         let (head_now, worker_now) = (pod(env, &cluster, "head").await, pod(env, &cluster, "worker").await);
         let is_back = head_now.is_some_and(|pod| pod.uid() != head.uid() && is_ready(&pod));
         let was_ended = worker_now.is_some_and(|pod| pod.uid() != worker.uid() || restarts(&pod) > restarts(&worker));
@@ -80,20 +80,20 @@ pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &
 
     // and the same cluster answers with the same configuration.
     costs(PRICE).await;
-    env.only_cluster(&cluster).await;
-    assert_eq!(env.serves_from("2.52.0").await, cluster);
+    env.wait_for_only_cluster(&cluster).await;
+    assert_eq!(env.wait_until_serving("2.52.0").await, cluster);
     answers_all(stage).await;
-    tell("Head killed, without fault tolerance", &load.stop().await);
+    print_summary("Head killed, without fault tolerance", &load.stop().await);
 }
 
 /// Waits until the next requests are all answered.
-async fn answers_all(stage: &Stage) {
-    let load: Load = stage.load().await;
-    eventually_or_tell("all requests are answered again", async || {
+async fn answers_all(stage: &RealRayFixture) {
+    let load: LoadGenerator = stage.start_load().await;
+    eventually_or_err("all requests are answered again", async || {
         let requests = load.requests();
-        let last = requests.iter().rev().take(SOME);
-        let answered = last.filter(|request| request.answer.is_ok()).count();
-        if answered == SOME { Ok(()) } else { Err(format!("but {answered} of {SOME}")) }
+        let last = requests.iter().rev().take(SAMPLE_SIZE);
+        let answered = last.filter(|request| request.outcome.is_ok()).count();
+        if answered == SAMPLE_SIZE { Ok(()) } else { Err(format!("but {answered} of {SAMPLE_SIZE}")) }
     })
     .await;
 }

@@ -4,21 +4,21 @@
 //! cluster is slow to start.
 
 mod autoscaling;
-mod figures;
+mod fixture;
 mod in_place;
-mod in_steps;
+mod incremental_upgrade;
 mod killed;
 mod new_cluster;
 mod recreate;
-mod stage;
+mod request_stats;
 
-use figures::tell;
-use stage::{SOME, START, Stage, service};
+use fixture::{RealRayFixture, SAMPLE_SIZE, START_TIMEOUT, service};
+use request_stats::print_summary;
 
 #[tokio::test]
 #[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
 async fn service_survives_upgrade_config_change_and_killed_processes() {
-    let mut stage = Stage::start().await;
+    let mut stage = RealRayFixture::start().await;
     new_cluster::an_upgrade_waits_for_quota_and_no_request_is_lost(&stage).await;
     in_place::a_change_of_the_serve_configuration_loses_no_request(&stage).await;
     killed::an_upgrade_goes_on_where_a_killed_manager_left_it(&mut stage).await;
@@ -29,17 +29,17 @@ async fn service_survives_upgrade_config_change_and_killed_processes() {
 #[tokio::test]
 #[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
 async fn service_is_upgraded_incrementally_and_rolled_back() {
-    let stage = Stage::start().await;
-    in_steps::requests_follow_the_weights_and_throughput_stays(&stage).await;
-    in_steps::an_upgrade_that_is_put_back_half_way_loses_no_request(&stage).await;
-    in_steps::an_upgrade_that_fails_to_start_goes_back_by_itself(&stage).await;
+    let stage = RealRayFixture::start().await;
+    incremental_upgrade::requests_follow_the_weights_and_throughput_stays(&stage).await;
+    incremental_upgrade::an_upgrade_that_is_put_back_half_way_loses_no_request(&stage).await;
+    incremental_upgrade::an_upgrade_that_fails_to_start_goes_back_by_itself(&stage).await;
     stage.end().await;
 }
 
 #[tokio::test]
 #[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
 async fn worker_requested_by_ray_autoscaler_waits_for_quota() {
-    let stage = Stage::start().await;
+    let stage = RealRayFixture::start().await;
     autoscaling::a_worker_that_ray_asks_for_waits_for_quota_and_serves(&stage).await;
     stage.end().await;
 }
@@ -47,7 +47,7 @@ async fn worker_requested_by_ray_autoscaler_waits_for_quota() {
 #[tokio::test]
 #[ignore = "needs Ray, Traefik, and a network of its own: make ray"]
 async fn cluster_is_recreated() {
-    let stage = Stage::start().await;
+    let stage = RealRayFixture::start().await;
     recreate::all_old_pods_are_gone_before_the_first_new_one(&stage).await;
     stage.end().await;
 }

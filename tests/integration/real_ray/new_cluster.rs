@@ -2,28 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use super::{SOME, Stage, service, tell};
+use super::{RealRayFixture, SAMPLE_SIZE, print_summary, service};
 
-pub(super) async fn an_upgrade_waits_for_quota_and_no_request_is_lost(stage: &Stage) {
+pub(super) async fn an_upgrade_waits_for_quota_and_no_request_is_lost(stage: &RealRayFixture) {
     // Given a service that uses all of its queue's quota,
     let env = &stage.env;
     stage.apply(&service("1")).await;
-    stage.let_in().await;
-    let load = stage.load().await;
+    stage.create_gateway().await;
+    let load = stage.start_load().await;
 
     // when it is upgraded, then the old version answers everything while the upgrade is pending,
     stage.apply(&service("2")).await;
-    let (pending, _) = env.waits_for_quota().await;
-    assert_eq!(load.next(SOME).await, BTreeMap::from([("1".to_owned(), SOME)]));
+    let (pending, _) = env.wait_for_pending_upgrade().await;
+    assert_eq!(load.count_next(SAMPLE_SIZE).await, BTreeMap::from([("1".to_owned(), SAMPLE_SIZE)]));
     assert!(env.pods_of(&pending).await.is_empty());
 
     // and once the quota is raised, the new one does: no request fails, and none goes back to the
     // old version.
     env.set_quota("2", "4Gi").await;
-    stage.is_answered_by("2", &load).await;
-    env.only_cluster(&pending).await;
-    assert_eq!(load.next(SOME).await, BTreeMap::from([("2".to_owned(), SOME)]));
+    stage.wait_for_version("2", &load).await;
+    env.wait_for_only_cluster(&pending).await;
+    assert_eq!(load.count_next(SAMPLE_SIZE).await, BTreeMap::from([("2".to_owned(), SAMPLE_SIZE)]));
     let requests = load.stop().await;
-    tell("NewCluster upgrade that waits for quota", &requests);
+    print_summary("NewCluster upgrade that waits for quota", &requests);
     sluice_testkit::load::assert_all_answered(&requests);
 }

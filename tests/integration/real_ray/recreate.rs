@@ -5,20 +5,20 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 
 use super::killed::is_ready;
-use super::{START, Stage};
-use crate::rayclusters::{CLUSTER, manifest};
+use super::{RealRayFixture, START_TIMEOUT};
+use crate::rayclusters::{CLUSTER, cluster_manifest};
 use sluice_testkit::history::{Change, Object, State};
-use sluice_testkit::within;
+use sluice_testkit::poll_until;
 
 /// Returns the cluster with this version of the image.
 fn cluster(version: &str) -> String {
-    let cluster = manifest().replace("rayproject/ray:2.52.0", &format!("fruit:{version}"));
+    let cluster = cluster_manifest().replace("rayproject/ray:2.52.0", &format!("fruit:{version}"));
     cluster.replace("spec:\n  rayVersion", "spec:\n  upgradeStrategy:\n    type: Recreate\n  rayVersion")
 }
 
 /// Waits until two pods other than `old` are ready. Returns their uids.
-async fn ready_pods(stage: &Stage, old: &BTreeSet<String>) -> BTreeSet<String> {
-    within(START, "the pods are ready", async || {
+async fn ready_pods(stage: &RealRayFixture, old: &BTreeSet<String>) -> BTreeSet<String> {
+    poll_until(START_TIMEOUT, "the pods are ready", async || {
         let pods = stage.env.pods_of(CLUSTER).await;
         let ready: BTreeSet<String> = pods.iter().filter(|pod| is_ready(pod)).filter_map(ResourceExt::uid).collect();
         if ready.len() == 2 && ready.is_disjoint(old) { Ok(ready) } else { Err(format!("but {}", ready.len())) }
@@ -45,7 +45,7 @@ fn overlap(history: &[Change], old: &BTreeSet<String>) -> (usize, usize) {
     (most, left)
 }
 
-pub(super) async fn all_old_pods_are_gone_before_the_first_new_one(stage: &Stage) {
+pub(super) async fn all_old_pods_are_gone_before_the_first_new_one(stage: &RealRayFixture) {
     // Given a running cluster with exactly its quota,
     let env = &stage.env;
     env.apply(&cluster("1")).await.expect("the cluster");

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::objects::{group, pod_set};
+use super::fixtures::{group, pod_set};
 
 /// A change of an existing object, and the texts required in its rejection; none if it must be
 /// accepted.
-pub(super) struct Change {
+pub(super) struct UpdateCase {
     pub(super) kind: &'static str,
     pub(super) rule: &'static str,
     pub(super) status: bool,
@@ -16,8 +16,8 @@ pub(super) struct Change {
 
 /// Returns changes of the default objects after their creation.
 #[rustfmt::skip]
-pub(super) fn anew() -> Vec<Change> {
-    let spec = |kind, rule, change, refusal| Change { kind, rule, status: false, change, refusal };
+pub(super) fn of_new_objects() -> Vec<UpdateCase> {
+    let spec = |kind, rule, change, refusal| UpdateCase { kind, rule, status: false, change, refusal };
     let mut table = vec![
         spec(
             "LocalQueue",
@@ -49,7 +49,7 @@ pub(super) fn anew() -> Vec<Change> {
             &["cannot add admission gate after creation"],
         ),
     ];
-    table.extend(waiting_statuses());
+    table.extend(pending_statuses());
     table
 }
 
@@ -69,8 +69,8 @@ pub(super) fn admission(queue: &str, count: i32, cpu: &str) -> Value {
 
 /// Returns changes of the status of a pending Workload.
 #[rustfmt::skip]
-fn waiting_statuses() -> Vec<Change> {
-    let status = |rule, change: Value, refusal| Change {
+fn pending_statuses() -> Vec<UpdateCase> {
+    let status = |rule, change: Value, refusal| UpdateCase {
         kind: "Workload",
         rule,
         status: true,
@@ -98,8 +98,8 @@ fn waiting_statuses() -> Vec<Change> {
 
 /// Returns changes of a ResourceFlavor with a topology.
 #[rustfmt::skip]
-pub(super) fn with_a_topology() -> Vec<Change> {
-    let spec = |rule, change: Value, refusal| Change { kind: "ResourceFlavor", rule, status: false, change: json!({"spec": change}), refusal };
+pub(super) fn with_a_topology() -> Vec<UpdateCase> {
+    let spec = |rule, change: Value, refusal| UpdateCase { kind: "ResourceFlavor", rule, status: false, change: json!({"spec": change}), refusal };
     vec![
         spec("another topology", json!({"topologyName": "rooms"}), &["topologyName is immutable when topologyName is set"][..]),
         spec("no topology", json!({"topologyName": null}), &["topologyName is immutable when topologyName is set"]),
@@ -111,15 +111,15 @@ pub(super) fn with_a_topology() -> Vec<Change> {
 
 /// Returns changes of a Workload with reserved quota.
 #[rustfmt::skip]
-pub(super) fn while_quota_is_held() -> Vec<Change> {
-    let spec = |rule, change: Value, refusal| Change {
+pub(super) fn with_reserved_quota() -> Vec<UpdateCase> {
+    let spec = |rule, change: Value, refusal| UpdateCase {
         kind: "Workload",
         rule,
         status: false,
         change: json!({"spec": change}),
         refusal,
     };
-    let status = |rule, change: Value, refusal| Change {
+    let status = |rule, change: Value, refusal| UpdateCase {
         kind: "Workload",
         rule,
         status: true,

@@ -4,12 +4,12 @@
 
 mod changes;
 mod creations;
-mod objects;
+mod fixtures;
 
-use changes::Change;
+use changes::UpdateCase;
+use fixtures::{default_object, merge};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
-use objects::{merge, usual};
 use serde_json::{Value, json};
 
 use sluice_testkit::objects::NAMESPACE;
@@ -24,8 +24,8 @@ fn api(env: &TestEnv, kind: &str) -> Api<DynamicObject> {
 }
 
 /// Creates an object as a dry run. Returns the rejection, if any.
-async fn creation(env: &TestEnv, kind: &str, change: &Value) -> Result<(), String> {
-    let mut object = usual(kind);
+async fn dry_run_create(env: &TestEnv, kind: &str, change: &Value) -> Result<(), String> {
+    let mut object = default_object(kind);
     merge(&mut object, change);
     let object: DynamicObject = serde_json::from_value(object).expect("an object");
     let params = PostParams { dry_run: true, ..PostParams::default() };
@@ -33,7 +33,7 @@ async fn creation(env: &TestEnv, kind: &str, change: &Value) -> Result<(), Strin
 }
 
 /// Returns the difference between the actual and the expected outcome, if any.
-fn verdict(what: &str, outcome: &Result<(), String>, refusal: &[&str]) -> Option<String> {
+fn mismatch(what: &str, outcome: &Result<(), String>, refusal: &[&str]) -> Option<String> {
     match outcome {
         Ok(()) if refusal.is_empty() => None,
         Ok(()) => Some(format!("{what}: accepted, not rejected with {refusal:?}")),
@@ -44,43 +44,45 @@ fn verdict(what: &str, outcome: &Result<(), String>, refusal: &[&str]) -> Option
 }
 
 /// Waits until the policies are enforced, which takes the API server a moment.
-async fn policies_are_in_force(env: &TestEnv) {
+async fn wait_until_enforced(env: &TestEnv) {
     let broken = [
         ("ClusterQueue", json!({"spec": {"namespaceSelector": {"matchLabels": {"te am": "a"}}}})),
         ("ResourceFlavor", json!({"spec": {"nodeLabels": {"po ol": "a"}}})),
         ("Workload", json!({"metadata": {"annotations": {"kueue.x-k8s.io/admission-gated-by": "budget"}}})),
     ];
     for (kind, change) in broken {
-        eventually(&format!("the policy for {kind} is enforced"), async || creation(env, kind, &change).await.err())
-            .await;
+        eventually(&format!("the policy for {kind} is enforced"), async || {
+            dry_run_create(env, kind, &change).await.err()
+        })
+        .await;
     }
 }
 
 #[tokio::test]
 async fn objects_invalid_in_kueue_are_rejected_with_field_and_rule() {
     let env = TestEnv::start().await;
-    policies_are_in_force(&env).await;
+    wait_until_enforced(&env).await;
     let mut problems = Vec::new();
 
     for case in creations::all() {
-        let outcome = creation(&env, case.kind, &case.change).await;
-        problems.extend(verdict(&format!("{}: {}", case.kind, case.rule), &outcome, case.refusal));
+        let outcome = dry_run_create(&env, case.kind, &case.change).await;
+        problems.extend(mismatch(&format!("{}: {}", case.kind, case.rule), &outcome, case.refusal));
     }
-    change_all(&env, &mut problems).await;
+    run_update_cases(&env, &mut problems).await;
     assert!(problems.is_empty(), "{} cases failed:\n{}", problems.len(), problems.join("\n"));
 }
 
 /// Runs the update cases.
-async fn change_all(env: &TestEnv, problems: &mut Vec<String>) {
+async fn run_update_cases(env: &TestEnv, problems: &mut Vec<String>) {
     for kind in ["ClusterQueue", "ResourceFlavor", "LocalQueue", "Workload"] {
-        let object: DynamicObject = serde_json::from_value(usual(kind)).expect("an object");
+        let object: DynamicObject = serde_json::from_value(default_object(kind)).expect("an object");
         api(env, kind).create(&PostParams::default(), &object).await.expect("the default object");
     }
-    judge(env, changes::anew(), problems).await;
+    run_updates(env, changes::of_new_objects(), problems).await;
 
     let topology = Patch::Merge(json!({"spec": {"topologyName": "racks"}}));
     api(env, "ResourceFlavor").patch("usual", &PatchParams::default(), &topology).await.expect("a topology");
-    judge(env, changes::with_a_topology(), problems).await;
+    run_updates(env, changes::with_a_topology(), problems).await;
 
     let reserved = json!({"status": {"conditions": changes::conditions(&["QuotaReserved", "Admitted"]), "admission": changes::admission("team", 3, "3")}});
     let classed = json!({"spec": {"priority": 1, "priorityClassRef": {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"}}});
@@ -92,12 +94,12 @@ async fn change_all(env: &TestEnv, problems: &mut Vec<String>) {
     for status in [reserved, reclaimed] {
         workloads.patch_status("usual", &PatchParams::default(), &Patch::Merge(&status)).await.expect("quota");
     }
-    judge(env, changes::while_quota_is_held(), problems).await;
+    run_updates(env, changes::with_reserved_quota(), problems).await;
 }
 
-async fn judge(env: &TestEnv, table: Vec<Change>, problems: &mut Vec<String>) {
+async fn run_updates(env: &TestEnv, table: Vec<UpdateCase>, problems: &mut Vec<String>) {
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
-    for Change { kind, rule, status, change, refusal } in table {
+    for UpdateCase { kind, rule, status, change, refusal } in table {
         let api = api(env, kind);
         let change = Patch::Merge(change);
         let answer = if status {
@@ -106,6 +108,6 @@ async fn judge(env: &TestEnv, table: Vec<Change>, problems: &mut Vec<String>) {
             api.patch("usual", &params, &change).await
         };
         let outcome = answer.map(drop).map_err(|error| error.to_string());
-        problems.extend(verdict(&format!("a {kind} changes: {rule}"), &outcome, refusal));
+        problems.extend(mismatch(&format!("a {kind} changes: {rule}"), &outcome, refusal));
     }
 }

@@ -7,38 +7,42 @@ use sluice_api::kueue::Workload;
 use sluice_api::ray::RayCluster;
 use sluice_jobframework::slice_record::SliceRecord;
 
-use super::{Breach, Invariant, QUEUE_NAME, clusters_of, is_admitted, is_live, is_open, job_uid, key, slices_of};
+use super::{
+    Invariant, QUEUE_NAME_LABEL, Violation, clusters_of_job, is_admitted, is_live, is_unsuspended, job_uid, object_key,
+    slices_of_job,
+};
 use crate::history::State;
 
 /// Checks the gate of `cluster`, which was just opened.
-pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Breach> {
+pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Violation> {
     let job = job_uid(cluster);
-    let mut slices = slices_of(state, &job);
-    let covered = slices.any(|slice| is_admitted(slice) && covers(slice, &needed(state, &job, cluster, slice)));
-    if is_tampered(cluster) || !cluster.labels().contains_key(QUEUE_NAME) || covered {
+    let mut slices = slices_of_job(state, &job);
+    let covered = slices.any(|slice| is_admitted(slice) && covers(slice, &required_pods(state, &job, cluster, slice)));
+    if is_tampered(cluster) || !cluster.labels().contains_key(QUEUE_NAME_LABEL) || covered {
         return Vec::new();
     }
     let message = format!(
         "the gate of {} was opened, but no admitted slice covers it and all other unsuspended clusters",
-        key(cluster)
+        object_key(cluster)
     );
-    vec![Breach::of(Invariant::Gate, message)]
+    vec![Violation::new(Invariant::Gate, message)]
 }
 
 /// Returns the number of pods that the unsuspended clusters of a job need, by PodSet. The opened
 /// cluster needs everything it requests. Another one may have been scaled up since: it gets at most
 /// what the slice covers, minus, until the slice record says so, what the slice can do without.
 /// Terminating clusters are left to I3.
-fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BTreeMap<String, i32> {
+fn required_pods(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BTreeMap<String, i32> {
     let record = SliceRecord::from_workload(slice).unwrap_or_default();
     let mut needed: BTreeMap<String, i32> = BTreeMap::new();
-    for cluster in clusters_of(state, job).filter(|cluster| is_open(cluster) && is_live(cluster)) {
-        let covered =
-            record.member_of_cluster(&cluster.uid().unwrap_or_default()).filter(|_| key(cluster) != key(opened));
-        for (group, pod_set, asked) in groups(cluster) {
+    for cluster in clusters_of_job(state, job).filter(|cluster| is_unsuspended(cluster) && is_live(cluster)) {
+        let covered = record
+            .member_of_cluster(&cluster.uid().unwrap_or_default())
+            .filter(|_| object_key(cluster) != object_key(opened));
+        for (group, pod_set, asked) in cluster_groups(cluster) {
             let shares = covered
                 .map(|member| member.pods.iter().filter(|share| share.group == group).map(|share| share.count).sum());
-            let spare = covered.map_or(0, |member| spare(&record, &member.uid, &group));
+            let spare = covered.map_or(0, |member| reducible_pods(&record, &member.uid, &group));
             let most = shares.map_or(i32::MAX, |shares: u32| i32::try_from(shares - spare).unwrap_or(i32::MAX));
             *needed.entry(pod_set).or_default() += asked.min(most);
         }
@@ -47,14 +51,14 @@ fn needed(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BT
 }
 
 /// Returns the number of pods of a group that a slice requested and can do without.
-fn spare(record: &SliceRecord, member: &str, group: &str) -> u32 {
+fn reducible_pods(record: &SliceRecord, member: &str, group: &str) -> u32 {
     let steps = record.steps.iter().flat_map(|step| step.pods.iter().map(|pods| (step.times, pods)));
     let of_group = steps.filter(|(_, pods)| pods.member == member && pods.group == group);
     of_group.map(|(times, pods)| times * pods.count).sum()
 }
 
 /// Returns the groups of a cluster: group name, PodSet name, and requested number of pods.
-fn groups(cluster: &RayCluster) -> impl Iterator<Item = (String, String, i32)> {
+fn cluster_groups(cluster: &RayCluster) -> impl Iterator<Item = (String, String, i32)> {
     let workers = cluster.spec.worker_group_specs.iter().map(|group| {
         let name = group.group_name.clone();
         (name.clone(), name.to_lowercase(), group.replicas.unwrap_or(0) * group.num_of_hosts.unwrap_or(1))

@@ -19,17 +19,17 @@ use sluice_api::quantity::Amount;
 use sluice_api::ray::RayCluster;
 
 use super::history::{Change, Object, State};
-pub use physical::may_run;
+pub use physical::is_runnable;
 use tree::{Quotas, Usage};
 
 /// Label with the LocalQueue of a queued job.
-pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-const REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
+pub const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
+const REPLACEMENT_FOR_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 
 /// Time after a quota change during which an admission based on the previous quota may still
 /// arrive. (Quota and admissions are different objects and not written atomically. On a busy
 /// machine a write takes this long.)
-const ON_THE_WAY: Duration = Duration::from_secs(3);
+const DECISION_LATENCY: Duration = Duration::from_secs(3);
 
 /// An invariant of the design (DESIGN.md numbers them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,32 +69,32 @@ impl fmt::Display for Invariant {
 
 /// A violation of an invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Breach {
+pub struct Violation {
     /// The violated invariant.
     pub invariant: Invariant,
     /// Description with object names and amounts.
-    pub what: String,
+    pub message: String,
 }
 
-impl Breach {
+impl Violation {
     /// Returns a violation of `invariant` with this description.
-    pub fn of(invariant: Invariant, what: impl Into<String>) -> Self {
-        Self { invariant, what: what.into() }
+    pub fn new(invariant: Invariant, what: impl Into<String>) -> Self {
+        Self { invariant, message: what.into() }
     }
 }
 
-impl fmt::Display for Breach {
+impl fmt::Display for Violation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.invariant, self.what)
+        write!(formatter, "{}: {}", self.invariant, self.message)
     }
 }
 
 /// Replays a history. Returns every violation with the resource version of the change that caused
 /// it.
-pub fn breaches(history: &[Change]) -> Vec<String> {
-    let mut watchdog = Watchdog::new(ON_THE_WAY);
+pub fn violations(history: &[Change]) -> Vec<String> {
+    let mut watchdog = InvariantChecker::new(DECISION_LATENCY);
     let seen = history.iter().flat_map(|change| {
-        let found = watchdog.see(change);
+        let found = watchdog.observe(change);
         found.into_iter().map(|breach| format!("at version {}: {breach}", change.version))
     });
     seen.collect()
@@ -102,34 +102,34 @@ pub fn breaches(history: &[Change]) -> Vec<String> {
 
 /// Replays a history that has converged. Returns the jobs whose reserved quota differs from the
 /// requests of their pods.
-pub fn inexact(history: &[Change]) -> Vec<String> {
-    let mut watchdog = Watchdog::new(ON_THE_WAY);
+pub fn reservation_mismatches(history: &[Change]) -> Vec<String> {
+    let mut watchdog = InvariantChecker::new(DECISION_LATENCY);
     for change in history {
-        watchdog.see(change);
+        watchdog.observe(change);
     }
-    watchdog.inexact().iter().map(ToString::to_string).collect()
+    watchdog.reservation_mismatches().iter().map(ToString::to_string).collect()
 }
 
 /// Observes changes one by one, and returns the violations caused by each.
-pub struct Watchdog {
+pub struct InvariantChecker {
     state: State,
     quotas: Quotas,
     /// Previous quotas, each with the time at which it was replaced.
-    former: VecDeque<(Timestamp, Quotas)>,
-    on_the_way: Duration,
-    pods: physical::Pods,
+    previous_quotas: VecDeque<(Timestamp, Quotas)>,
+    decision_latency: Duration,
+    pods: physical::PodTracker,
 }
 
-impl Watchdog {
+impl InvariantChecker {
     /// Returns a checker without state. Decisions may be in flight for `on_the_way` after a quota
     /// change.
     pub fn new(on_the_way: Duration) -> Self {
         Self {
             state: State::default(),
             quotas: Quotas::default(),
-            former: VecDeque::new(),
-            on_the_way,
-            pods: physical::Pods::default(),
+            previous_quotas: VecDeque::new(),
+            decision_latency: on_the_way,
+            pods: physical::PodTracker::default(),
         }
     }
 
@@ -144,35 +144,35 @@ impl Watchdog {
     }
 
     /// Applies a change. Returns the violations that it causes.
-    pub fn see(&mut self, change: &Change) -> Vec<Breach> {
-        self.forget_quotas(change.heard);
+    pub fn observe(&mut self, change: &Change) -> Vec<Violation> {
+        self.expire_quotas(change.observed_at);
         match &change.object {
             Object::ClusterQueue(_) | Object::Cohort(_) => {
                 self.state.apply(change);
-                self.quotas_changed(change.heard);
+                self.update_quotas(change.observed_at);
                 Vec::new()
             }
             Object::Workload(workload) => {
-                let was = self.state.workloads.get(&key(workload)).cloned();
+                let was = self.state.workloads.get(&object_key(workload)).cloned();
                 self.state.apply(change);
                 let mut found = self.pods.check(&self.state, owner_uid(workload).as_ref());
-                found.extend(delta::check(&self.state, was.as_ref(), workload, change.gone));
-                if !change.gone && !was.as_ref().is_some_and(holds_quota) && holds_quota(workload) {
-                    found.extend(quota::check(&self.state, workload, &self.in_force()));
+                found.extend(delta::check(&self.state, was.as_ref(), workload, change.deleted));
+                if !change.deleted && !was.as_ref().is_some_and(holds_quota) && holds_quota(workload) {
+                    found.extend(quota::check(&self.state, workload, &self.effective_quotas()));
                 }
                 found
             }
             Object::RayCluster(cluster) => {
-                let was = self.state.ray_clusters.get(&key(cluster)).cloned();
+                let was = self.state.ray_clusters.get(&object_key(cluster)).cloned();
                 self.state.apply(change);
-                let opened = was.is_some_and(|was| !is_open(&was)) && is_open(cluster) && !change.gone;
+                let opened = was.is_some_and(|was| !is_unsuspended(&was)) && is_unsuspended(cluster) && !change.deleted;
                 if opened { gate::check(&self.state, cluster) } else { Vec::new() }
             }
             Object::Pod(pod) => {
                 self.state.apply(change);
-                let job = self.pods.see(&self.state, pod, change.gone);
+                let job = self.pods.observe(&self.state, pod, change.deleted);
                 let mut found = self.pods.check(&self.state, job.as_ref());
-                found.extend(self.pods.check_renewal(&self.state, pod));
+                found.extend(self.pods.check_recreate(&self.state, pod));
                 found
             }
             Object::RayService(_) | Object::Service(_) | Object::HTTPRoute(_) => {
@@ -184,46 +184,46 @@ impl Watchdog {
 
     /// Returns the jobs whose reserved quota differs from the requests of their pods. Valid only
     /// after convergence.
-    pub fn inexact(&self) -> Vec<Breach> {
-        self.pods.inexact(&self.state)
+    pub fn reservation_mismatches(&self) -> Vec<Violation> {
+        self.pods.reservation_mismatches(&self.state)
     }
 
-    fn quotas_changed(&mut self, at: Timestamp) {
-        let changed = Quotas::of(self.state.cluster_queues.values(), self.state.cohorts.values());
+    fn update_quotas(&mut self, at: Timestamp) {
+        let changed = Quotas::new(self.state.cluster_queues.values(), self.state.cohorts.values());
         if changed != self.quotas {
-            self.former.push_back((at, std::mem::replace(&mut self.quotas, changed)));
+            self.previous_quotas.push_back((at, std::mem::replace(&mut self.quotas, changed)));
         }
     }
 
-    fn forget_quotas(&mut self, now: Timestamp) {
-        while self.former.front().is_some_and(|(until, _)| *until + self.on_the_way < now) {
-            self.former.pop_front();
+    fn expire_quotas(&mut self, now: Timestamp) {
+        while self.previous_quotas.front().is_some_and(|(until, _)| *until + self.decision_latency < now) {
+            self.previous_quotas.pop_front();
         }
     }
 
     /// Returns the quotas on which a decision that arrives now may be based.
-    fn in_force(&self) -> Vec<&Quotas> {
-        self.former.iter().map(|(_, quotas)| quotas).chain([&self.quotas]).collect()
+    fn effective_quotas(&self) -> Vec<&Quotas> {
+        self.previous_quotas.iter().map(|(_, quotas)| quotas).chain([&self.quotas]).collect()
     }
 }
 
 /// Reports whether a Workload's reservation counts toward usage. A slice with an admitted successor
 /// does not.
-pub fn counts(state: &State, workload: &Workload) -> bool {
-    holds_quota(workload) && !is_succeeded(state, workload)
+pub fn counts_toward_usage(state: &State, workload: &Workload) -> bool {
+    holds_quota(workload) && !has_admitted_successor(state, workload)
 }
 
 /// Reports whether a slice holds quota in place of this one, directly or through finished
 /// successors.
-fn is_succeeded(state: &State, workload: &Workload) -> bool {
-    let key = key(workload);
-    let mut successors = state.workloads.values().filter(|other| replaces(other) == Some(&key));
-    successors.any(|next| holds_quota(next) || is_finished(next) && is_succeeded(state, next))
+fn has_admitted_successor(state: &State, workload: &Workload) -> bool {
+    let key = object_key(workload);
+    let mut successors = state.workloads.values().filter(|other| replaced_slice_key(other) == Some(&key));
+    successors.any(|next| holds_quota(next) || is_finished(next) && has_admitted_successor(state, next))
 }
 
 /// Returns the key of the slice that this one replaces, if any.
-pub fn replaces(workload: &Workload) -> Option<&String> {
-    workload.annotations().get(REPLACES)
+pub fn replaced_slice_key(workload: &Workload) -> Option<&String> {
+    workload.annotations().get(REPLACEMENT_FOR_ANNOTATION)
 }
 
 /// Adds the quota that a Workload has reserved.
@@ -241,8 +241,8 @@ pub fn add_usage(usage: &mut Usage, holder: &Workload) {
 
 /// Adds the maximum of what a Workload and the slices that it replaces have reserved: until those
 /// are finished, pods may still run on their quota.
-pub fn add_holding(usage: &mut Usage, state: &State, holder: &Workload) {
-    add_largest(usage, std::iter::once(holder).chain(replaced_by(state, holder)), |slice| {
+pub fn add_usage_with_replaced(usage: &mut Usage, state: &State, holder: &Workload) {
+    add_maximum(usage, std::iter::once(holder).chain(replaced_slices(state, holder)), |slice| {
         let mut held = Usage::new();
         add_usage(&mut held, slice);
         held
@@ -250,7 +250,7 @@ pub fn add_holding(usage: &mut Usage, state: &State, holder: &Workload) {
 }
 
 /// Adds, for each pair of keys, the largest amount of any of these slices.
-fn add_largest<'a, P: Ord + Clone, K: Ord>(
+fn add_maximum<'a, P: Ord + Clone, K: Ord>(
     sums: &mut BTreeMap<P, BTreeMap<K, Amount>>,
     slices: impl Iterator<Item = &'a Workload>,
     held: impl Fn(&'a Workload) -> BTreeMap<P, BTreeMap<K, Amount>>,
@@ -270,15 +270,15 @@ fn add_largest<'a, P: Ord + Clone, K: Ord>(
 
 /// Returns the slices replaced by this one that still hold quota, newest first. Finished slices in
 /// between are skipped.
-pub fn replaced_by<'a>(state: &'a State, slice: &Workload) -> Vec<&'a Workload> {
+pub fn replaced_slices<'a>(state: &'a State, slice: &Workload) -> Vec<&'a Workload> {
     let mut replaced: Vec<&Workload> = Vec::new();
-    let mut before = replaces(slice).and_then(|key| state.workloads.get(key));
+    let mut before = replaced_slice_key(slice).and_then(|key| state.workloads.get(key));
     while let Some(older) = before.filter(|older| holds_quota(older) || is_finished(older)) {
         if replaced.len() > state.workloads.len() {
             break;
         }
         replaced.push(older);
-        before = replaces(older).and_then(|key| state.workloads.get(key));
+        before = replaced_slice_key(older).and_then(|key| state.workloads.get(key));
     }
     replaced.retain(|older| holds_quota(older));
     replaced
@@ -287,8 +287,8 @@ pub fn replaced_by<'a>(state: &'a State, slice: &Workload) -> Vec<&'a Workload> 
 /// Returns the usage of all ClusterQueues.
 pub fn usage(state: &State) -> Usage {
     let mut usage = Usage::new();
-    let holders = state.workloads.values().filter(|holder| counts(state, holder));
-    holders.for_each(|holder| add_holding(&mut usage, state, holder));
+    let holders = state.workloads.values().filter(|holder| counts_toward_usage(state, holder));
+    holders.for_each(|holder| add_usage_with_replaced(&mut usage, state, holder));
     usage
 }
 
@@ -311,7 +311,7 @@ pub fn is_admitted(workload: &Workload) -> bool {
 }
 
 /// Reports whether a cluster is not suspended, so that its pods may be created.
-pub fn is_open(cluster: &RayCluster) -> bool {
+pub fn is_unsuspended(cluster: &RayCluster) -> bool {
     cluster.spec.suspend != Some(true)
 }
 
@@ -335,25 +335,25 @@ fn controller<K: Resource>(object: &K) -> Option<&OwnerReference> {
 }
 
 /// Returns the key of an object in a [`State`]: `NAMESPACE/NAME`.
-pub fn key<K: Resource>(object: &K) -> String {
+pub fn object_key<K: Resource>(object: &K) -> String {
     format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any())
 }
 
 /// Returns the clusters of a job.
-pub fn clusters_of<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a RayCluster> {
+pub fn clusters_of_job<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a RayCluster> {
     state.ray_clusters.values().filter(move |cluster| job_uid(cluster) == job)
 }
 
 /// Returns the slices of a job.
-pub fn slices_of<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a Workload> {
+pub fn slices_of_job<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a Workload> {
     state.workloads.values().filter(move |slice| controller(*slice).is_some_and(|owner| owner.uid == job))
 }
 
 /// Returns the quota that a job has reserved, by resource, summed over all flavors.
 fn reserved_by(state: &State, job: &str) -> BTreeMap<String, Amount> {
     let mut usage = Usage::new();
-    let holders = slices_of(state, job).filter(|slice| counts(state, slice));
-    holders.for_each(|slice| add_holding(&mut usage, state, slice));
+    let holders = slices_of_job(state, job).filter(|slice| counts_toward_usage(state, slice));
+    holders.for_each(|slice| add_usage_with_replaced(&mut usage, state, slice));
     let mut reserved: BTreeMap<String, Amount> = BTreeMap::new();
     for ((_, resource), amount) in usage.into_values().flatten() {
         let sum = reserved.entry(resource).or_default();

@@ -4,14 +4,14 @@ use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
 
 use super::tree::{Quotas, Usage};
-use super::{Breach, Invariant, add_holding, add_usage, counts, key};
+use super::{Invariant, Violation, add_usage, add_usage_with_replaced, counts_toward_usage, object_key};
 use crate::history::State;
 
 /// Checks a new admission of `workload` against the quotas in effect. Returns the violations under
 /// the one that gives the fewest.
-pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) -> Vec<Breach> {
-    let breach = |message: String| Breach::of(Invariant::Quota, message);
-    let key = key(workload);
+pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) -> Vec<Violation> {
+    let breach = |message: String| Violation::new(Invariant::Quota, message);
+    let key = object_key(workload);
     let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else {
         return vec![breach(format!("Workload {key} has QuotaReserved but no admission"))];
     };
@@ -20,8 +20,11 @@ pub(super) fn check(state: &State, workload: &Workload, in_force: &[&Quotas]) ->
         return vec![breach(format!("Workload {key} was admitted to {queue}, which does not exist"))];
     }
     let (mut others, mut own) = (Usage::new(), Usage::new());
-    let holders = state.workloads.values().filter(|holder| self::key(*holder) != key && counts(state, holder));
-    holders.for_each(|holder| add_holding(&mut others, state, holder));
+    let holders = state
+        .workloads
+        .values()
+        .filter(|holder| self::object_key(*holder) != key && counts_toward_usage(state, holder));
+    holders.for_each(|holder| add_usage_with_replaced(&mut others, state, holder));
     add_usage(&mut own, workload);
     let excess = |quotas: &&Quotas| {
         let taken = own.get(queue).into_iter().flatten();

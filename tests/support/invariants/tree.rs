@@ -8,19 +8,19 @@ use sluice_api::kueue::{ClusterQueue, Cohort};
 use sluice_api::quantity::{Amount, Quantity};
 
 /// Flavor and resource name.
-pub type Pair = (String, String);
+pub type FlavorResource = (String, String);
 /// Usage of each ClusterQueue by flavor and resource.
-pub type Usage = BTreeMap<String, BTreeMap<Pair, Amount>>;
+pub type Usage = BTreeMap<String, BTreeMap<FlavorResource, Amount>>;
 
 /// Quotas from the specs of all ClusterQueues and Cohorts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Quotas {
-    nodes: BTreeMap<Name, Node>,
+    nodes: BTreeMap<NodeName, Node>,
 }
 
 /// Name of a node. ClusterQueues and Cohorts have separate namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Name {
+enum NodeName {
     ClusterQueue(String),
     Cohort(String),
 }
@@ -28,7 +28,7 @@ enum Name {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Node {
     parent: Option<String>,
-    quotas: BTreeMap<Pair, Quota>,
+    quotas: BTreeMap<FlavorResource, Quota>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -40,26 +40,26 @@ struct Quota {
 
 impl Quotas {
     /// Reads the quotas of ClusterQueues and Cohorts.
-    pub fn of<'a>(
+    pub fn new<'a>(
         queues: impl IntoIterator<Item = &'a ClusterQueue>,
         cohorts: impl IntoIterator<Item = &'a Cohort>,
     ) -> Self {
         let mut nodes = BTreeMap::new();
         for queue in queues {
             let node = Node::of(queue.spec.cohort_name.as_ref(), &queue.spec.resource_groups);
-            nodes.insert(Name::ClusterQueue(queue.metadata.name.clone().unwrap_or_default()), node);
+            nodes.insert(NodeName::ClusterQueue(queue.metadata.name.clone().unwrap_or_default()), node);
         }
         for cohort in cohorts {
             let node = Node::of(cohort.spec.parent_name.as_ref(), &cohort.spec.resource_groups);
-            nodes.insert(Name::Cohort(cohort.metadata.name.clone().unwrap_or_default()), node);
+            nodes.insert(NodeName::Cohort(cohort.metadata.name.clone().unwrap_or_default()), node);
         }
         Self { nodes }
     }
 
     /// Returns the amount that a ClusterQueue may use in addition to `usage`, in the base unit of
     /// the resource. Zero if an ancestor Cohort is part of a cycle.
-    pub fn available(&self, queue: &str, pair: &Pair, usage: &Usage) -> i128 {
-        let name = Name::ClusterQueue(queue.to_owned());
+    pub fn available(&self, queue: &str, pair: &FlavorResource, usage: &Usage) -> i128 {
+        let name = NodeName::ClusterQueue(queue.to_owned());
         let mut above = BTreeSet::new();
         let mut at = self.parent(&name);
         while let Some(cohort) = at {
@@ -71,8 +71,9 @@ impl Quotas {
         self.available_at(&name, pair, usage)
     }
 
-    fn available_at(&self, name: &Name, pair: &Pair, usage: &Usage) -> i128 {
-        let (subtree, used, local) = (self.subtree(name, pair), self.used(name, pair, usage), self.local(name, pair));
+    fn available_at(&self, name: &NodeName, pair: &FlavorResource, usage: &Usage) -> i128 {
+        let (subtree, used, local) =
+            (self.subtree_quota(name, pair), self.usage_at(name, pair, usage), self.local_quota(name, pair));
         let Some(parent) = self.parent(name) else { return subtree - used };
         let mut from_parent = self.available_at(&parent, pair, usage);
         if let Some(limit) = self.quota(name, pair).borrowing {
@@ -82,37 +83,37 @@ impl Quotas {
     }
 
     /// Returns the quota of a node and its descendants that the node can use.
-    fn subtree(&self, name: &Name, pair: &Pair) -> i128 {
-        let lent = self.children(name).map(|child| self.subtree(child, pair) - self.local(child, pair));
+    fn subtree_quota(&self, name: &NodeName, pair: &FlavorResource) -> i128 {
+        let lent = self.children(name).map(|child| self.subtree_quota(child, pair) - self.local_quota(child, pair));
         self.quota(name, pair).nominal + lent.sum::<i128>()
     }
 
     /// Returns the part of the subtree quota that the lending limit reserves for the node.
-    fn local(&self, name: &Name, pair: &Pair) -> i128 {
-        self.quota(name, pair).lending.map_or(0, |lending| (self.subtree(name, pair) - lending).max(0))
+    fn local_quota(&self, name: &NodeName, pair: &FlavorResource) -> i128 {
+        self.quota(name, pair).lending.map_or(0, |lending| (self.subtree_quota(name, pair) - lending).max(0))
     }
 
-    fn used(&self, name: &Name, pair: &Pair, usage: &Usage) -> i128 {
+    fn usage_at(&self, name: &NodeName, pair: &FlavorResource, usage: &Usage) -> i128 {
         match name {
-            Name::ClusterQueue(queue) => {
+            NodeName::ClusterQueue(queue) => {
                 usage.get(queue).and_then(|used| used.get(pair)).map_or(0, |amount| amount.get().into())
             }
-            Name::Cohort(_) => {
+            NodeName::Cohort(_) => {
                 let children = self.children(name);
-                children.map(|child| (self.used(child, pair, usage) - self.local(child, pair)).max(0)).sum()
+                children.map(|child| (self.usage_at(child, pair, usage) - self.local_quota(child, pair)).max(0)).sum()
             }
         }
     }
 
-    fn parent(&self, name: &Name) -> Option<Name> {
-        self.nodes.get(name)?.parent.clone().map(Name::Cohort)
+    fn parent(&self, name: &NodeName) -> Option<NodeName> {
+        self.nodes.get(name)?.parent.clone().map(NodeName::Cohort)
     }
 
-    fn children<'a>(&'a self, name: &'a Name) -> impl Iterator<Item = &'a Name> {
+    fn children<'a>(&'a self, name: &'a NodeName) -> impl Iterator<Item = &'a NodeName> {
         self.nodes.keys().filter(move |child| self.parent(child).as_ref() == Some(name))
     }
 
-    fn quota(&self, name: &Name, pair: &Pair) -> Quota {
+    fn quota(&self, name: &NodeName, pair: &FlavorResource) -> Quota {
         self.nodes.get(name).and_then(|node| node.quotas.get(pair)).cloned().unwrap_or_default()
     }
 }

@@ -73,7 +73,9 @@ fn history(changes: Vec<(f64, Object)>) -> Vec<Change> {
     let at =
         |seconds: f64| Timestamp::UNIX_EPOCH + SignedDuration::try_from_secs_f64(seconds + 100.0).expect("seconds");
     let numbered = (1..).zip(changes);
-    numbered.map(|(version, (seconds, object))| Change { version, heard: at(seconds), object, gone: false }).collect()
+    numbered
+        .map(|(version, (seconds, object))| Change { version, observed_at: at(seconds), object, deleted: false })
+        .collect()
 }
 
 fn start() -> Timestamp {
@@ -97,20 +99,21 @@ fn pending_upgrade_yields_its_events() {
         (60.0, service("2", "2", false)),
         (70.0, cluster("1")),
     ]);
-    changes.last_mut().expect("the last one").gone = true;
+    changes.last_mut().expect("the last one").deleted = true;
 
     // when its history is read, then each event occurs once, and changes before the upgrade yield
     // none.
-    let told: Vec<(f64, What)> = course(&changes, start()).1.into_iter().map(|event| (event.at, event.what)).collect();
+    let told: Vec<(f64, UpgradeEventKind)> =
+        states_and_events(&changes, start()).1.into_iter().map(|event| (event.at, event.what)).collect();
     assert_eq!(
         told,
         [
-            (10.0, What::Applied("2".to_owned())),
-            (11.0, What::Waits(WAITS.to_owned())),
-            (30.0, What::Raised(5.0)),
-            (31.0, What::Admitted),
-            (60.0, What::Promoted("2".to_owned())),
-            (70.0, What::Gone("1".to_owned())),
+            (10.0, UpgradeEventKind::Applied("2".to_owned())),
+            (11.0, UpgradeEventKind::Waits(WAITS.to_owned())),
+            (30.0, UpgradeEventKind::Raised(5.0)),
+            (31.0, UpgradeEventKind::Admitted),
+            (60.0, UpgradeEventKind::Promoted("2".to_owned())),
+            (70.0, UpgradeEventKind::Gone("1".to_owned())),
         ]
     );
 }
@@ -129,9 +132,9 @@ fn standing_is_by_version() {
         (0.0, pod("1", "over", false, "Succeeded")),
         (1.0, route(&[("1", 75), ("2", 25)])),
     ]);
-    let (standings, _) = course(&changes, start());
+    let (standings, _) = states_and_events(&changes, start());
     let by = |first: f64, second: f64| BTreeMap::from([("1".to_owned(), first), ("2".to_owned(), second)]);
-    let expected = Standing {
+    let expected = UpgradeState {
         at: 1.0,
         traffic: by(75.0, 25.0),
         capacity: BTreeMap::from([("1".to_owned(), 100.0)]),
@@ -149,6 +152,6 @@ fn standing_is_by_version() {
 #[case::nothing_goes_back_in_time(&[(5.0, 3), (4.0, 4)], &[(5.0, 4.0)])]
 fn quotas(#[case] changes: &[(f64, u32)], #[case] expected: &[(f64, f64)]) {
     let changes = history(changes.iter().map(|(at, cores)| (*at, queue(*cores))).collect());
-    let found = course(&changes, start()).0.into_iter().map(|standing| (standing.at, standing.quota));
+    let found = states_and_events(&changes, start()).0.into_iter().map(|standing| (standing.at, standing.quota));
     assert_eq!(found.collect::<Vec<_>>(), expected);
 }

@@ -5,7 +5,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use sluice_api::condition;
 
-use crate::rayclusters::{CLUSTER, manifest};
+use crate::rayclusters::{CLUSTER, cluster_manifest};
 use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
 use sluice_testkit::{TestEnv, eventually};
 
@@ -33,7 +33,7 @@ async fn ray_operator_alone_keeps_suspend_of_the_template() {
         env.ray_clusters().patch(&name, &PatchParams::default(), &open).await.ok()
     })
     .await;
-    assert_eq!(env.serves_from("2.52.0").await, name);
+    assert_eq!(env.wait_until_serving("2.52.0").await, name);
     assert!(env.workloads().list(&ListParams::default()).await.expect("the slices").items.is_empty());
 }
 
@@ -43,7 +43,7 @@ async fn queue_manager_alone_opens_the_gate_and_creates_no_pod() {
     let _manager = env.manager_with(&["--ray-operator=false"]).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("0", "0").await;
-    env.apply(&manifest()).await.expect("the cluster");
+    env.apply(&cluster_manifest()).await.expect("the cluster");
 
     let is_open = async || env.ray_clusters().get(CLUSTER).await.expect("the cluster").spec.suspend != Some(true);
     eventually("the gate is closed", async || (!is_open().await).then_some(())).await;

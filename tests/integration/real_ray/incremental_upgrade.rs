@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sluice_api::condition;
 
-use super::figures::{median, throughput};
-use super::stage::{RATE, configure};
-use super::{SOME, START, Stage, service, tell};
-use sluice_testkit::gateways::CLASS;
-use sluice_testkit::load::{Load, Request, assert_all_answered};
-use sluice_testkit::within;
+use super::fixture::{REQUESTS_PER_SECOND, configure};
+use super::request_stats::{median, throughput};
+use super::{RealRayFixture, SAMPLE_SIZE, START_TIMEOUT, print_summary, service};
+use sluice_testkit::fake_gateway::GATEWAY_CLASS;
+use sluice_testkit::load::{CompletedRequest, LoadGenerator, assert_all_answered};
+use sluice_testkit::poll_until;
 
 /// Time before the upgrade in which the baseline throughput is measured.
 const BEFORE: Duration = Duration::from_secs(60);
@@ -27,28 +27,33 @@ fn service_in_steps(version: &str) -> Value {
     service["spec"]["upgradeStrategy"] = json!({
         "type": "NewClusterWithIncrementalUpgrade",
         "clusterUpgradeOptions": {
-            "maxSurgePercent": 50, "stepSizePercent": 25, "intervalSeconds": 10, "gatewayClassName": CLASS,
+            "maxSurgePercent": 50, "stepSizePercent": 25, "intervalSeconds": 10, "gatewayClassName": GATEWAY_CLASS,
         },
     });
     service
 }
 
 /// The gateway's weight for a cluster, in percent, and the period in which it was in effect.
-struct Share {
+struct ObservedWeight {
     from: Duration,
     until: Duration,
     percent: i64,
 }
 
 /// Records the gateway's weight for a cluster until `over` completes.
-async fn shares_until(stage: &Stage, load: &Load, cluster: &str, over: impl Future<Output = ()>) -> Vec<Share> {
-    let mut shares: Vec<Share> = Vec::new();
+async fn record_weights(
+    stage: &RealRayFixture,
+    load: &LoadGenerator,
+    cluster: &str,
+    over: impl Future<Output = ()>,
+) -> Vec<ObservedWeight> {
+    let mut shares: Vec<ObservedWeight> = Vec::new();
     tokio::pin!(over);
     loop {
         let asked = load.elapsed();
         let look = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            stage.traefik.sends(cluster).await
+            stage.traefik.routing_to(cluster).await
         };
         let sends = tokio::select! {
             () = &mut over => return shares,
@@ -58,7 +63,7 @@ async fn shares_until(stage: &Stage, load: &Load, cluster: &str, over: impl Futu
         let Ok((percent, _)) = sends else { continue };
         match shares.last_mut() {
             Some(last) if last.percent == percent => last.until = asked,
-            _ => shares.push(Share { from: load.elapsed(), until: asked, percent }),
+            _ => shares.push(ObservedWeight { from: load.elapsed(), until: asked, percent }),
         }
     }
 }
@@ -67,10 +72,12 @@ async fn shares_until(stage: &Stage, load: &Load, cluster: &str, over: impl Futu
 ///
 /// # Panics
 /// Panics if it did not.
-fn assert_share(requests: &[Request], share: &Share, version: &str) {
-    let within = |request: &&Request| request.sent >= share.from && request.sent + request.latency <= share.until;
-    let sent: Vec<&Request> = requests.iter().filter(within).collect();
-    let answered = sent.iter().filter(|request| request.answer.as_deref() == Ok(version)).count();
+fn assert_share(requests: &[CompletedRequest], share: &ObservedWeight, version: &str) {
+    let within = |request: &&CompletedRequest| {
+        request.scheduled_at >= share.from && request.scheduled_at + request.latency <= share.until
+    };
+    let sent: Vec<&CompletedRequest> = requests.iter().filter(within).collect();
+    let answered = sent.iter().filter(|request| request.outcome.as_deref() == Ok(version)).count();
     println!("  at {} %: version {version} answered {answered} of {}", share.percent, sent.len());
     let expected = sent.len() * usize::try_from(share.percent).expect("a share") / 100;
     assert!(answered.abs_diff(expected) <= TOLERANCE, "{}% should go to version {version}", share.percent);
@@ -80,7 +87,7 @@ fn assert_share(requests: &[Request], share: &Share, version: &str) {
 ///
 /// # Panics
 /// Panics if it did.
-fn assert_throughput_stays(requests: &[Request], begun: Duration, over: Duration) {
+fn assert_throughput_stays(requests: &[CompletedRequest], begun: Duration, over: Duration) {
     // (The first windows start before the load.)
     let before = median(throughput(requests, begun.saturating_sub(BEFORE * 5 / 6)..begun));
     let least = throughput(requests, begun..over).into_iter().min().unwrap_or_default();
@@ -92,35 +99,35 @@ fn assert_throughput_stays(requests: &[Request], begun: Duration, over: Duration
 }
 
 /// Waits until this is the only cluster.
-async fn ends_at(stage: &Stage, cluster: &str) {
-    within(START, &format!("{cluster} serves alone"), async || {
-        let weights = stage.env.weights().await;
+async fn wait_for_only_cluster(stage: &RealRayFixture, cluster: &str) {
+    poll_until(START_TIMEOUT, &format!("{cluster} serves alone"), async || {
+        let weights = stage.env.route_weights().await;
         if weights == BTreeMap::from([(cluster.to_owned(), 100)]) { Ok(()) } else { Err(format!("but {weights:?}")) }
     })
     .await;
-    stage.env.only_cluster(cluster).await;
+    stage.env.wait_for_only_cluster(cluster).await;
 }
 
-pub(super) async fn requests_follow_the_weights_and_throughput_stays(stage: &Stage) {
+pub(super) async fn requests_follow_the_weights_and_throughput_stays(stage: &RealRayFixture) {
     // Given a service that has answered for a while, and quota for both clusters,
     let env = &stage.env;
     env.set_quota("2", "4Gi").await;
     stage.apply(&service_in_steps("1")).await;
-    let load = stage.load().await;
-    let minute = usize::try_from(RATE).expect("a number") * 60;
-    assert_eq!(load.next(minute).await, BTreeMap::from([("1".to_owned(), minute)]));
+    let load = stage.start_load().await;
+    let minute = usize::try_from(REQUESTS_PER_SECOND).expect("a number") * 60;
+    assert_eq!(load.count_next(minute).await, BTreeMap::from([("1".to_owned(), minute)]));
 
     // when it is upgraded,
     let begun = load.elapsed();
     stage.apply(&service_in_steps("2")).await;
-    let second = env.pending_cluster().await;
-    let shares = shares_until(stage, &load, &second, ends_at(stage, &second)).await;
-    assert_eq!(load.next(SOME).await, BTreeMap::from([("2".to_owned(), SOME)]));
+    let second = env.wait_for_pending_cluster().await;
+    let shares = record_weights(stage, &load, &second, wait_for_only_cluster(stage, &second)).await;
+    assert_eq!(load.count_next(SAMPLE_SIZE).await, BTreeMap::from([("2".to_owned(), SAMPLE_SIZE)]));
     let over = load.elapsed();
 
     // then no request fails, each step answers its share, and throughput stays.
     let requests = load.stop().await;
-    tell("Upgrade in steps", &requests);
+    print_summary("Upgrade in steps", &requests);
     assert_all_answered(&requests);
     let steps: Vec<i64> = shares.iter().map(|share| share.percent).collect();
     assert_eq!(steps, [0, 25, 50, 75, 100]);
@@ -130,53 +137,53 @@ pub(super) async fn requests_follow_the_weights_and_throughput_stays(stage: &Sta
     assert_throughput_stays(&requests, begun, over);
 }
 
-pub(super) async fn an_upgrade_that_is_put_back_half_way_loses_no_request(stage: &Stage) {
+pub(super) async fn an_upgrade_that_is_put_back_half_way_loses_no_request(stage: &RealRayFixture) {
     // Given an upgrade that is halfway through,
     let env = &stage.env;
-    let load = stage.load().await;
-    let first = env.serves_from("2.52.0").await;
+    let load = stage.start_load().await;
+    let first = env.wait_until_serving("2.52.0").await;
     stage.apply(&service_in_steps("3")).await;
-    let second = env.pending_cluster().await;
-    within(START, "half of the requests go to the next cluster", async || {
-        let weights = env.weights().await;
+    let second = env.wait_for_pending_cluster().await;
+    poll_until(START_TIMEOUT, "half of the requests go to the next cluster", async || {
+        let weights = env.route_weights().await;
         if weights.get(&second) == Some(&50) { Ok(()) } else { Err(format!("but {weights:?}")) }
     })
     .await;
-    stage.is_answered_by("3", &load).await;
+    stage.wait_for_version("3", &load).await;
 
     // when its spec is reverted,
     stage.apply(&service_in_steps("2")).await;
-    ends_at(stage, &first).await;
+    wait_for_only_cluster(stage, &first).await;
 
     // then the old version answers everything again, and no request fails.
-    assert_eq!(load.next(SOME).await, BTreeMap::from([("2".to_owned(), SOME)]));
+    assert_eq!(load.count_next(SAMPLE_SIZE).await, BTreeMap::from([("2".to_owned(), SAMPLE_SIZE)]));
     let requests = load.stop().await;
-    tell("Rollback by hand, half-way", &requests);
+    print_summary("Rollback by hand, half-way", &requests);
     assert_all_answered(&requests);
 }
 
-pub(super) async fn an_upgrade_that_fails_to_start_goes_back_by_itself(stage: &Stage) {
+pub(super) async fn an_upgrade_that_fails_to_start_goes_back_by_itself(stage: &RealRayFixture) {
     // Given a service that answers,
     let env = &stage.env;
-    let load = stage.load().await;
-    let first = env.serves_from("2.52.0").await;
+    let load = stage.start_load().await;
+    let first = env.wait_until_serving("2.52.0").await;
 
     // when it is upgraded to a version that does not start, then the upgrade fails with the reason,
     stage.apply(&service_in_steps("rotten")).await;
-    let why = within(START, "the upgrade fails", async || {
-        let status = env.service().await.status.unwrap_or_default();
+    let why = poll_until(START_TIMEOUT, "the upgrade fails", async || {
+        let status = env.get_service().await.status.unwrap_or_default();
         let blocked =
             condition::get(&status.conditions, "sluice.dev/UpgradeBlocked").filter(|found| found.status == "True");
         blocked.map(|found| format!("{}: {}", found.reason, found.message)).ok_or_else(String::new)
     })
     .await;
     assert!(why.starts_with("UpgradeFailed") && why.contains("the mangos are rotten"), "{why}");
-    ends_at(stage, &first).await;
+    wait_for_only_cluster(stage, &first).await;
 
     // and the old version has answered everything.
-    load.next(SOME).await;
+    load.count_next(SAMPLE_SIZE).await;
     let requests = load.stop().await;
-    tell("Rollback by itself", &requests);
+    print_summary("Rollback by itself", &requests);
     assert_all_answered(&requests);
-    assert!(requests.iter().all(|request| request.answer.as_deref() == Ok("2")));
+    assert!(requests.iter().all(|request| request.outcome.as_deref() == Ok("2")));
 }

@@ -31,7 +31,7 @@ async fn hundred_services_share_a_queue_that_fits_ten() {
     eventually_all_served(&env).await;
 
     let history = recorder.history().await;
-    let breaches = invariants::breaches(&history);
+    let breaches = invariants::violations(&history);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
     let mut state = State::default();
     let mut most = 0;
@@ -75,5 +75,5 @@ async fn eventually_all_served(env: &TestEnv) {
             served += 1;
         }
     }
-    env.nothing_is_left().await;
+    env.wait_until_empty().await;
 }

@@ -25,31 +25,31 @@ use super::TestEnv;
 use super::objects::NAMESPACE;
 
 /// The service account of KubeRay's own manifests.
-const ACCOUNT: &str = "default:kuberay-operator";
+const SERVICE_ACCOUNT: &str = "default:kuberay-operator";
 /// Annotation with the configuration of the RayService that a child was created from.
-const HASH: &str = "ray.io/hash-without-replicas-and-workers-to-delete";
+const HASH_ANNOTATION: &str = "ray.io/hash-without-replicas-and-workers-to-delete";
 /// Delay before a cluster that is no longer active is deleted.
-const LINGERS: Duration = Duration::from_secs(2);
+const DELETION_DELAY: Duration = Duration::from_secs(2);
 
 /// A running fake operator. Dropping the value stops it.
-pub struct KubeRay(JoinHandle<()>);
+pub struct FakeKubeRay(JoinHandle<()>);
 
-impl KubeRay {
+impl FakeKubeRay {
     /// Starts the operator.
     pub async fn start(env: &TestEnv) -> Self {
-        let client = env.client_as(ACCOUNT).await;
-        let mut operator = Operator { client, retired: BTreeMap::new(), made: 0 };
+        let client = env.impersonate(SERVICE_ACCOUNT).await;
+        let mut operator = Operator { client, retired_at: BTreeMap::new(), last_suffix: 0 };
         Self(tokio::spawn(async move {
             loop {
                 // Conflicts are resolved by the next iteration.
-                let _ = operator.turn().await;
+                let _ = operator.reconcile_all().await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }))
     }
 }
 
-impl Drop for KubeRay {
+impl Drop for FakeKubeRay {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -58,20 +58,20 @@ impl Drop for KubeRay {
 struct Operator {
     client: Client,
     /// Time at which each cluster stopped being active or pending.
-    retired: BTreeMap<String, tokio::time::Instant>,
+    retired_at: BTreeMap<String, tokio::time::Instant>,
     /// Number of the last created object, used as name suffix.
-    made: u32,
+    last_suffix: u32,
 }
 
 impl Operator {
-    async fn turn(&mut self) -> Result<(), kube::Error> {
+    async fn reconcile_all(&mut self) -> Result<(), kube::Error> {
         for cluster in self.clusters().list(&ListParams::default()).await? {
-            self.cluster(&cluster).await?;
+            self.reconcile_cluster(&cluster).await?;
         }
         let services: Api<RayService> = self.api();
         for service in services.list(&ListParams::default()).await? {
             if service.metadata.deletion_timestamp.is_none() {
-                self.service(&services, service).await?;
+                self.reconcile_service(&services, service).await?;
             }
         }
         Ok(())
@@ -85,7 +85,7 @@ impl Operator {
         self.api()
     }
 
-    async fn service(&mut self, services: &Api<RayService>, service: RayService) -> Result<(), kube::Error> {
+    async fn reconcile_service(&mut self, services: &Api<RayService>, service: RayService) -> Result<(), kube::Error> {
         let uid = service.uid().unwrap_or_default();
         let mut config = serde_json::to_value(&service.spec.ray_cluster_config).expect("JSON");
         let suspend = config.as_object_mut().expect("a spec").remove("suspend");
@@ -100,16 +100,16 @@ impl Operator {
         };
         let mut active = named(&status.active_service_status).filter(|name| find(name).is_some());
         let mut pending = named(&status.pending_service_status);
-        let hash = |name: &String| find(name).and_then(|child| child.annotations().get(HASH).cloned());
+        let hash = |name: &String| find(name).and_then(|child| child.annotations().get(HASH_ANNOTATION).cloned());
         match pending.as_ref().map(|name| (name.clone(), find(name))) {
             // Name the child in the status before creating it: the other way around, a conflict
             // would leave an extra child.
             None if active.as_ref().and_then(hash).as_ref() != Some(&goal) => {
-                pending = Some(self.name(&service.name_any()));
+                pending = Some(self.next_name(&service.name_any()));
             }
             Some((name, None)) => {
                 config["suspend"] = suspend.unwrap_or(Value::Bool(false));
-                self.child(&service, &name, config, goal).await?;
+                self.create_child(&service, &name, config, goal).await?;
             }
             Some((_, Some(child))) if self.is_ready(child).await? => active = pending.take(),
             _ => {}
@@ -118,16 +118,16 @@ impl Operator {
             if Some(&child) == active.as_ref() || Some(&child) == pending.as_ref() {
                 continue;
             }
-            let since = *self.retired.entry(child.clone()).or_insert_with(tokio::time::Instant::now);
-            if since.elapsed() >= LINGERS {
+            let since = *self.retired_at.entry(child.clone()).or_insert_with(tokio::time::Instant::now);
+            if since.elapsed() >= DELETION_DELAY {
                 self.clusters().delete(&child, &DeleteParams::default()).await?;
             }
         }
-        self.tell(services, service, active, pending).await
+        self.update_status(services, service, active, pending).await
     }
 
     /// Writes the active and the pending cluster into the status of a RayService.
-    async fn tell(
+    async fn update_status(
         &self,
         services: &Api<RayService>,
         mut service: RayService,
@@ -156,7 +156,13 @@ impl Operator {
     }
 
     /// Creates a child RayCluster.
-    async fn child(&self, service: &RayService, name: &str, config: Value, goal: String) -> Result<(), kube::Error> {
+    async fn create_child(
+        &self,
+        service: &RayService,
+        name: &str,
+        config: Value,
+        goal: String,
+    ) -> Result<(), kube::Error> {
         let mut labels = json!({
             "ray.io/originated-from-cr-name": service.name_any(), "ray.io/originated-from-crd": "RayService",
         });
@@ -170,20 +176,20 @@ impl Operator {
         });
         let child = json!({
             "apiVersion": "ray.io/v1", "kind": "RayCluster",
-            "metadata": {"name": name, "labels": labels, "annotations": {HASH: goal}, "ownerReferences": [owner]},
+            "metadata": {"name": name, "labels": labels, "annotations": {HASH_ANNOTATION: goal}, "ownerReferences": [owner]},
             "spec": config,
         });
         let child: RayCluster = serde_json::from_value(child).expect("a RayCluster");
         self.clusters().create(&PostParams::default(), &child).await.map(drop)
     }
 
-    fn name(&mut self, of: &str) -> String {
-        self.made += 1;
-        format!("{of}-{:05}", self.made)
+    fn next_name(&mut self, of: &str) -> String {
+        self.last_suffix += 1;
+        format!("{of}-{:05}", self.last_suffix)
     }
 
     /// Reconciles the pods of a RayCluster with its spec.
-    async fn cluster(&mut self, cluster: &RayCluster) -> Result<(), kube::Error> {
+    async fn reconcile_cluster(&mut self, cluster: &RayCluster) -> Result<(), kube::Error> {
         if cluster.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
@@ -198,7 +204,7 @@ impl Operator {
             pods.iter().filter(|pod| pod.labels().get("ray.io/group").is_some_and(|name| name == group)).collect()
         };
         if of_group("headgroup").is_empty() {
-            self.pod(cluster, "headgroup", &cluster.spec.head_group_spec.template.0).await?;
+            self.create_pod(cluster, "headgroup", &cluster.spec.head_group_spec.template.0).await?;
         }
         let names: BTreeSet<&str> =
             cluster.spec.worker_group_specs.iter().map(|group| group.group_name.as_str()).collect();
@@ -206,7 +212,7 @@ impl Operator {
             let there = of_group(&group.group_name);
             let wanted = usize::try_from(group.replicas.unwrap_or(0)).unwrap_or(0);
             for _ in there.len()..wanted {
-                self.pod(cluster, &group.group_name, &group.template.0).await?;
+                self.create_pod(cluster, &group.group_name, &group.template.0).await?;
             }
             for pod in there.iter().skip(wanted).filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
                 self.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default()).await?;
@@ -219,8 +225,8 @@ impl Operator {
         Ok(())
     }
 
-    async fn pod(&mut self, cluster: &RayCluster, group: &str, template: &Value) -> Result<(), kube::Error> {
-        let name = self.name(&format!("{}-{group}", cluster.name_any()));
+    async fn create_pod(&mut self, cluster: &RayCluster, group: &str, template: &Value) -> Result<(), kube::Error> {
+        let name = self.next_name(&format!("{}-{group}", cluster.name_any()));
         let head = group == "headgroup";
         let mut spec = template["spec"].clone();
         if !head {

@@ -2,8 +2,8 @@
 //! by, and gating of new objects.
 
 mod certificates;
-pub(crate) mod objects;
-mod others;
+mod exemptions;
+pub(crate) mod fixtures;
 mod policies;
 mod tampering;
 pub(crate) mod webhook;

@@ -4,23 +4,23 @@ use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::objects::{api, child, cluster, create, queue, service};
+use super::fixtures::{api_of, cluster, create, queue_label, service, service_cluster};
 use crate::process::free_port;
-use crate::upgrades::pods_ever;
+use crate::upgrades::all_pod_names;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
 use sluice_testkit::quotas::local_queue;
 use sluice_testkit::{Manager, TestEnv, eventually};
 
 /// Starts a manager with the webhook at a port.
-pub(crate) async fn manager_at(env: &TestEnv, port: u16, flags: &[&str]) -> Manager {
+pub(crate) async fn start_manager_with_webhook(env: &TestEnv, port: u16, flags: &[&str]) -> Manager {
     let address = format!("--webhook-bind-address=127.0.0.1:{port}");
     env.manager_with(&[&[address.as_str()], flags].concat()).await
 }
 
 /// Configures the API server to call a webhook at a local port: managers run outside of the
 /// cluster.
-pub(crate) async fn configure(env: &TestEnv, port: u16) {
+pub(crate) async fn configure_webhook(env: &TestEnv, port: u16) {
     let mut configuration: Value =
         serde_saphyr::from_str(include_str!("../../../config/webhook/configuration.yaml")).expect("YAML");
     configuration["webhooks"][0]["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}/mutate")});
@@ -29,25 +29,25 @@ pub(crate) async fn configure(env: &TestEnv, port: u16) {
 
 /// Starts a manager and waits until the API server calls its webhook. Returns the manager and the
 /// webhook's port.
-pub(crate) async fn manager_that_is_called(env: &TestEnv, flags: &[&str]) -> (Manager, u16) {
+pub(crate) async fn start_manager_and_wait_for_webhook(env: &TestEnv, flags: &[&str]) -> (Manager, u16) {
     let port = free_port();
-    configure(env, port).await;
-    let manager = manager_at(env, port, flags).await;
-    eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+    configure_webhook(env, port).await;
+    let manager = start_manager_with_webhook(env, port, flags).await;
+    eventually("the webhook is called", async || creates_suspended(&env.client).await.then_some(())).await;
     (manager, port)
 }
 
 /// Creates an object as a dry run. Returns it as admitted.
-pub(super) async fn created(client: &Client, object: &Value) -> Result<DynamicObject, kube::Error> {
+pub(super) async fn dry_run_create(client: &Client, object: &Value) -> Result<DynamicObject, kube::Error> {
     let object: DynamicObject = serde_json::from_value(object.clone()).expect("an object");
     let kind = object.types.clone().expect("its type").kind;
     let params = PostParams { dry_run: true, ..PostParams::default() };
-    api(client, &kind).create(&params, &object).await
+    api_of(client, &kind).create(&params, &object).await
 }
 
 /// Reports whether a new queued RayCluster is created suspended.
-pub(crate) async fn is_gated(client: &Client) -> bool {
-    let made = created(client, &cluster("new", queue("a"), false)).await.expect("an answer");
+pub(crate) async fn creates_suspended(client: &Client) -> bool {
+    let made = dry_run_create(client, &cluster("new", queue_label("a"), false)).await.expect("an answer");
     made.data["spec"]["suspend"] == true
 }
 
@@ -55,29 +55,29 @@ pub(crate) async fn is_gated(client: &Client) -> bool {
 async fn new_queued_objects_are_created_suspended() {
     let env = TestEnv::start().await;
     let port = free_port();
-    configure(&env, port).await;
-    let _manager = manager_at(&env, port, &[]).await;
-    eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+    configure_webhook(&env, port).await;
+    let _manager = start_manager_with_webhook(&env, port, &[]).await;
+    eventually("the webhook is called", async || creates_suspended(&env.client).await.then_some(())).await;
 
-    let service = service("made", queue("a"));
+    let service = service("made", queue_label("a"));
     let owner = create(&env.client, service.clone()).await.expect("a service");
     let mut open_service = service.clone();
     open_service["metadata"]["name"] = "open".into();
     open_service["spec"]["rayClusterConfig"]["suspend"] = false.into();
-    let mut open_child = child("child", &owner, "a");
+    let mut open_child = service_cluster("child", &owner, "a");
     open_child["spec"]["suspend"] = false.into();
-    let mut of_job = cluster("of-job", queue("a"), false);
+    let mut of_job = cluster("of-job", queue_label("a"), false);
     of_job["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "j", "uid": "1", "controller": true}]);
     let cases = [
         ("a service", open_service, "/spec/rayClusterConfig/suspend", true),
         ("a child of a service", open_child, "/spec/suspend", true),
-        ("a cluster", cluster("own", queue("a"), false), "/spec/suspend", true),
+        ("a cluster", cluster("own", queue_label("a"), false), "/spec/suspend", true),
         ("a cluster of a job", of_job, "/spec/suspend", false),
         ("a cluster in no queue", cluster("free", json!({"team": "a"}), false), "/spec/suspend", false),
     ];
     for (what, object, pointer, expected) in cases {
-        let made = created(&env.client, &object).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let made = dry_run_create(&env.client, &object).await.unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(made.data.pointer(pointer), Some(&Value::Bool(expected)), "{what}");
     }
 }
@@ -87,27 +87,27 @@ async fn new_object_without_queue_name_gets_the_default_queue() {
     // Given a namespace with a default LocalQueue,
     let env = TestEnv::start().await;
     let port = free_port();
-    configure(&env, port).await;
-    let _manager = manager_at(&env, port, &[]).await;
+    configure_webhook(&env, port).await;
+    let _manager = start_manager_with_webhook(&env, port, &[]).await;
     let mut default_queue = local_queue("any");
     default_queue["metadata"]["name"] = "default".into();
-    env.put(default_queue).await;
+    env.apply_object(default_queue).await;
 
     // when a cluster is created, then it gets that queue name and is suspended;
     let free = cluster("free", json!({"team": "a"}), false);
     eventually("a cluster is put into the queue", async || {
-        let made = created(&env.client, &free).await.expect("an answer");
+        let made = dry_run_create(&env.client, &free).await.expect("an answer");
         let is_suspended = made.data["spec"]["suspend"] == true;
         (made.labels().get("kueue.x-k8s.io/queue-name")? == "default" && is_suspended).then_some(())
     })
     .await;
 
     // a cluster of a service is left unchanged, and one with another queue name keeps it.
-    let owner = create(&env.client, service("made", queue("a"))).await.expect("a service");
-    let mut unnamed_child = child("child", &owner, "");
+    let owner = create(&env.client, service("made", queue_label("a"))).await.expect("a service");
+    let mut unnamed_child = service_cluster("child", &owner, "");
     unnamed_child["metadata"]["labels"].as_object_mut().expect("labels").remove("kueue.x-k8s.io/queue-name");
-    for (object, expected) in [(unnamed_child, None), (cluster("own", queue("a"), false), Some("a"))] {
-        let made = created(&env.client, &object).await.expect("an answer");
+    for (object, expected) in [(unnamed_child, None), (cluster("own", queue_label("a"), false), Some("a"))] {
+        let made = dry_run_create(&env.client, &object).await.expect("an answer");
         assert_eq!(made.labels().get("kueue.x-k8s.io/queue-name").map(String::as_str), expected);
     }
 }
@@ -117,24 +117,24 @@ async fn without_the_webhook_objects_are_created_and_no_pod_exists_without_quota
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let port = free_port();
-    configure(&env, port).await;
-    let manager = manager_at(&env, port, &[]).await;
-    eventually("the webhook is called", async || is_gated(&env.client).await.then_some(())).await;
+    configure_webhook(&env, port).await;
+    let manager = start_manager_with_webhook(&env, port, &[]).await;
+    eventually("the webhook is called", async || creates_suspended(&env.client).await.then_some(())).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("999m", "2Gi").await;
 
     // Given that the webhook is down, when a service is created, then it is created unchanged.
     manager.kill().await;
     env.apply(SERVICE_SAMPLE).await.expect("the service is created");
-    assert_eq!(env.service().await.spec.ray_cluster_config.suspend, None);
-    let basket = crate::rayclusters::manifest();
+    assert_eq!(env.get_service().await.spec.ray_cluster_config.suspend, None);
+    let basket = crate::rayclusters::cluster_manifest();
     env.apply(&basket).await.expect("the cluster is created");
 
     // When Sluice is back, without the webhook, then both are suspended and wait for quota without
     // a pod.
     let _manager = env.manager().await;
     eventually("the template is suspended", async || {
-        (env.service().await.spec.ray_cluster_config.suspend == Some(true)).then_some(())
+        (env.get_service().await.spec.ray_cluster_config.suspend == Some(true)).then_some(())
     })
     .await;
     let clusters = eventually("both clusters are suspended", async || {
@@ -150,6 +150,6 @@ async fn without_the_webhook_objects_are_created_and_no_pod_exists_without_quota
     .await;
     let history = recorder.history().await;
     for cluster in clusters {
-        assert!(pods_ever(&history, &cluster.name_any()).is_empty(), "{}", cluster.name_any());
+        assert!(all_pod_names(&history, &cluster.name_any()).is_empty(), "{}", cluster.name_any());
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sluice_testkit::objects::NAMESPACE;
 
 /// Returns a valid object of a kind.
-pub(super) fn usual(kind: &str) -> Value {
+pub(super) fn default_object(kind: &str) -> Value {
     let spec = match kind {
         "ClusterQueue" => {
             json!({"cohortName": "all", "resourceGroups": [group(&["cpu"], &[("on-demand", "cpu", json!({}))])]})

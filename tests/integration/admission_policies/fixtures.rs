@@ -9,12 +9,12 @@ use sluice_testkit::TestEnv;
 use sluice_testkit::objects::NAMESPACE;
 
 /// Returns the labels with a queue name.
-pub(super) fn queue(name: &str) -> Value {
+pub(super) fn queue_label(name: &str) -> Value {
     json!({"kueue.x-k8s.io/queue-name": name})
 }
 
 /// Returns the API of a kind in the test namespace.
-pub(crate) fn api(client: &Client, kind: &str) -> Api<DynamicObject> {
+pub(crate) fn api_of(client: &Client, kind: &str) -> Api<DynamicObject> {
     let group = match kind {
         "Pod" => "",
         "Job" => "batch",
@@ -58,7 +58,7 @@ pub(super) fn controlled_by(owner: &DynamicObject) -> Value {
 }
 
 /// Returns a RayCluster of a service as the Ray operator creates it.
-pub(super) fn child(name: &str, service: &DynamicObject, queue: &str) -> Value {
+pub(super) fn service_cluster(name: &str, service: &DynamicObject, queue: &str) -> Value {
     let labels = json!({
         "kueue.x-k8s.io/queue-name": queue,
         "ray.io/originated-from-cr-name": service.metadata.name,
@@ -113,17 +113,17 @@ pub(super) fn pod(name: &str, cluster: &DynamicObject, gated: bool) -> Value {
 pub(crate) async fn create(client: &Client, object: Value) -> Result<DynamicObject, kube::Error> {
     let object: DynamicObject = serde_json::from_value(object).expect("an object");
     let kind = object.types.clone().expect("its type").kind;
-    api(client, &kind).create(&PostParams::default(), &object).await
+    api_of(client, &kind).create(&PostParams::default(), &object).await
 }
 
 /// Changes the status of an object.
 pub(super) async fn set_status(client: &Client, kind: &str, name: &str, status: Value) -> Result<(), kube::Error> {
     let patch = Patch::Merge(json!({"status": status}));
-    api(client, kind).patch_status(name, &PatchParams::default(), &patch).await.map(drop)
+    api_of(client, kind).patch_status(name, &PatchParams::default(), &patch).await.map(drop)
 }
 
 /// Returns a RayService status that reports quota as held or not.
-pub(super) fn quota(held: bool) -> Value {
+pub(super) fn quota_status(held: bool) -> Value {
     json!({"conditions": [{
         "type": "sluice.dev/QuotaReserved", "status": if held { "True" } else { "False" }, "reason": "Test",
         "message": "Slice s-1 holds quota in ClusterQueue team-a for c", "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -131,32 +131,32 @@ pub(super) fn quota(held: bool) -> Value {
 }
 
 /// Creates the jobs and pods that the policies apply to.
-pub(super) async fn make(env: &TestEnv) {
+pub(super) async fn create_fixtures(env: &TestEnv) {
     let client = &env.client;
     let made = async |object: Value| create(client, object).await.expect("an object");
     // RayClusters without a service.
-    let waiting = made(cluster("waiting", queue("a"), true)).await;
-    let running = made(cluster("running", queue("a"), false)).await;
+    let waiting = made(cluster("waiting", queue_label("a"), true)).await;
+    let running = made(cluster("running", queue_label("a"), false)).await;
     made(cluster("free", json!({"team": "a"}), false)).await;
     // Pods.
     made(pod("gated", &waiting, true)).await;
     made(pod("counted", &running, false)).await;
     // Jobs, and pods of them.
-    let waiting_job = made(job("waiting-job", queue("a"), true)).await;
-    let running_job = made(job("running-job", queue("a"), false)).await;
+    let waiting_job = made(job("waiting-job", queue_label("a"), true)).await;
+    let running_job = made(job("running-job", queue_label("a"), false)).await;
     made(job("free-job", json!({"team": "a"}), false)).await;
     made(job_pod("gated-of-job", &waiting_job, true)).await;
     made(job_pod("counted-of-job", &running_job, false)).await;
     // A service that holds quota, and its clusters.
-    let serving = made(service("serving", queue("a"))).await;
-    set_status(client, "RayService", "serving", quota(true)).await.expect("a status");
-    made(child("child", &serving, "a")).await;
-    let mut open_child = child("open-child", &serving, "a");
+    let serving = made(service("serving", queue_label("a"))).await;
+    set_status(client, "RayService", "serving", quota_status(true)).await.expect("a status");
+    made(service_cluster("child", &serving, "a")).await;
+    let mut open_child = service_cluster("open-child", &serving, "a");
     open_child["spec"]["suspend"] = false.into();
     made(open_child).await;
     // A pending service, one without a queue, and a running one without a queue.
-    made(service("new", queue("a"))).await;
-    set_status(client, "RayService", "new", quota(false)).await.expect("a status");
+    made(service("new", queue_label("a"))).await;
+    set_status(client, "RayService", "new", quota_status(false)).await.expect("a status");
     made(service("unborn", json!({"team": "a"}))).await;
     made(service("unqueued", json!({"team": "a"}))).await;
     let active = json!({"activeServiceStatus": {"rayClusterName": "unqueued-x"}});

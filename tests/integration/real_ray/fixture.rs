@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use sluice_testkit::gateways::CLASS;
+use sluice_testkit::fake_gateway::GATEWAY_CLASS;
 use sluice_testkit::history::Recorder;
-use sluice_testkit::http::Http;
-use sluice_testkit::load::{Load, version_of};
+use sluice_testkit::http::HttpClient;
+use sluice_testkit::load::{LoadGenerator, request_version};
 use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
-use sluice_testkit::process_node::{ProcessNode, image};
-use sluice_testkit::traefik::{ADDRESS, Traefik};
-use sluice_testkit::{Manager, TestEnv, invariants, within};
+use sluice_testkit::process_node::{ProcessNode, ray_image};
+use sluice_testkit::traefik::{GATEWAY_ADDRESS, Traefik};
+use sluice_testkit::{Manager, TestEnv, invariants, poll_until};
 
 /// Requests per second.
-pub(super) const RATE: u32 = 10;
+pub(super) const REQUESTS_PER_SECOND: u32 = 10;
 /// Number of responses that establish which version answers.
-pub(super) const SOME: usize = 50;
+pub(super) const SAMPLE_SIZE: usize = 50;
 /// Timeout for a Ray cluster to serve, on a machine that is busy with another one.
-pub(super) const START: Duration = Duration::from_secs(400);
+pub(super) const START_TIMEOUT: Duration = Duration::from_secs(400);
 
 /// The environment of a scenario. Dropping it stops everything, dependents first.
-pub(super) struct Stage {
+pub(super) struct RealRayFixture {
     manager: Option<Manager>,
     recorder: Recorder,
     pub(super) traefik: Traefik,
@@ -30,7 +30,7 @@ pub(super) struct Stage {
     pub(super) env: TestEnv,
 }
 
-impl Stage {
+impl RealRayFixture {
     pub(super) async fn start() -> Self {
         let env = TestEnv::start_bare().await;
         let node = ProcessNode::start(&env, images()).await;
@@ -51,7 +51,7 @@ impl Stage {
 
     /// Asserts that no invariant was violated at any point.
     pub(super) async fn end(self) {
-        let breaches = invariants::breaches(&self.recorder.history().await);
+        let breaches = invariants::violations(&self.recorder.history().await);
         assert!(breaches.is_empty(), "{}", breaches.join("\n"));
     }
 
@@ -66,28 +66,28 @@ impl Stage {
     }
 
     /// Waits until the service answers, then starts sending requests to it.
-    pub(super) async fn load(&self) -> Load {
-        let http = Http::new();
-        within(START, "the service answers", async || version_of(&http, &url()).await).await;
-        Load::start(url(), RATE)
+    pub(super) async fn start_load(&self) -> LoadGenerator {
+        let http = HttpClient::new();
+        poll_until(START_TIMEOUT, "the service answers", async || request_version(&http, &url()).await).await;
+        LoadGenerator::start(url(), REQUESTS_PER_SECOND)
     }
 
     /// Waits until this version answered the last request.
-    pub(super) async fn is_answered_by(&self, version: &str, load: &Load) {
-        within(START, &format!("version {version} answers"), async || {
-            let last = load.requests().pop().map(|request| request.answer);
+    pub(super) async fn wait_for_version(&self, version: &str, load: &LoadGenerator) {
+        poll_until(START_TIMEOUT, &format!("version {version} answers"), async || {
+            let last = load.requests().pop().map(|request| request.outcome);
             if last == Some(Ok(version.to_owned())) { Ok(()) } else { Err(format!("but {last:?}")) }
         })
         .await;
     }
 
     /// Creates a Gateway and a route to the serve Service.
-    pub(super) async fn let_in(&self) {
+    pub(super) async fn create_gateway(&self) {
         let api = "gateway.networking.k8s.io/v1";
         let listener = json!({"name": "http", "port": 80, "protocol": "HTTP"});
         let gateway = json!({
             "apiVersion": api, "kind": "Gateway", "metadata": {"name": "public", "namespace": "default"},
-            "spec": {"gatewayClassName": CLASS, "listeners": [listener]},
+            "spec": {"gatewayClassName": GATEWAY_CLASS, "listeners": [listener]},
         });
         let rule = json!({"backendRefs": [{"name": "fruit-serve-svc", "port": 8000}]});
         let route = json!({
@@ -95,14 +95,14 @@ impl Stage {
             "spec": {"parentRefs": [{"name": "public"}], "rules": [rule]},
         });
         for object in [gateway, route] {
-            self.env.put(object).await;
+            self.env.apply_object(object).await;
         }
     }
 }
 
 /// Returns the URL of the requests.
 pub(super) fn url() -> String {
-    format!("http://{ADDRESS}/fruit?amount=2")
+    format!("http://{GATEWAY_ADDRESS}/fruit?amount=2")
 }
 
 /// Returns the images of the application's versions. `slow` delays each response, and `rotten`
@@ -112,7 +112,7 @@ fn images() -> Value {
         let mut all =
             vec![("FRUIT_VERSION", version), ("FRUIT_STARTUP_SECONDS", "2"), ("RAY_USAGE_STATS_ENABLED", "0")];
         all.extend_from_slice(more);
-        image(&all)
+        ray_image(&all)
     };
     json!({
         "fruit:1": of("1", &[]),

@@ -8,20 +8,20 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::rayclusters::{CLUSTER, is_ready, manifest};
+use crate::rayclusters::{CLUSTER, cluster_manifest, wait_until_ready};
 use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE};
 use sluice_testkit::{TestEnv, eventually};
 
 /// Returns the sample RayCluster with an autoscaler, an Ingress and a serve Service.
-fn surrounded() -> String {
-    manifest()
+fn cluster_with_autoscaler_and_ingress() -> String {
+    cluster_manifest()
         .replace("spec:\n  rayVersion", "spec:\n  enableInTreeAutoscaling: true\n  rayVersion")
         .replace("headGroupSpec:\n", "headGroupSpec:\n    enableIngress: true\n")
         .replace("  labels:\n", "  annotations:\n    ray.io/enable-serve-service: \"true\"\n  labels:\n")
 }
 
 /// Asks the API server whether the cluster's autoscaler is authorized for an action.
-async fn autoscaler_may(env: &TestEnv, verb: &str, group: &str, resource: &str) -> bool {
+async fn autoscaler_can(env: &TestEnv, verb: &str, group: &str, resource: &str) -> bool {
     let attributes = json!({"namespace": NAMESPACE, "verb": verb, "group": group, "resource": resource});
     let user = format!("system:serviceaccount:{NAMESPACE}:{CLUSTER}");
     let review = json!({"metadata": {}, "spec": {"user": user, "resourceAttributes": attributes}});
@@ -38,8 +38,8 @@ async fn autoscaler_has_its_permissions_and_ingress_and_serve_service_select_the
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("2", "4Gi").await;
 
-    env.apply(&surrounded()).await.expect("the cluster");
-    is_ready(&env).await;
+    env.apply(&cluster_with_autoscaler_and_ingress()).await.expect("the cluster");
+    wait_until_ready(&env).await;
 
     // Then its head runs with a service account that has exactly the autoscaler's permissions,
     let pods = env.pods_of(CLUSTER).await;
@@ -47,11 +47,11 @@ async fn autoscaler_has_its_permissions_and_ingress_and_serve_service_select_the
     assert!(accounts.contains(&CLUSTER), "{accounts:?}");
     for (verb, group, resource) in [("watch", "", "pods"), ("patch", "ray.io", "rayclusters")] {
         eventually("the autoscaler is authorized", async || {
-            autoscaler_may(&env, verb, group, resource).await.then_some(())
+            autoscaler_can(&env, verb, group, resource).await.then_some(())
         })
         .await;
     }
-    assert!(!autoscaler_may(&env, "delete", "", "pods").await);
+    assert!(!autoscaler_can(&env, "delete", "", "pods").await);
 
     // and the Ingress and the serve Service lead to it.
     let ingresses: Api<Ingress> = Api::namespaced(env.client.clone(), NAMESPACE);

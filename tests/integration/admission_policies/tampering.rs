@@ -7,13 +7,13 @@ use serde_json::json;
 use sluice_api::condition;
 use sluice_api::ray::RayCluster;
 
-use crate::rayclusters::{CLUSTER, manifest};
-use crate::upgrades::pods_ever;
+use crate::rayclusters::{CLUSTER, cluster_manifest};
+use crate::upgrades::all_pod_names;
 use sluice_testkit::history::{Change, Object, Recorder};
-use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE, waits_for_quota};
+use sluice_testkit::objects::{NAMESPACE, QUEUE_SAMPLE, SERVICE, is_quota_reason};
 use sluice_testkit::{TestEnv, eventually};
 
-fn opened() -> Patch<serde_json::Value> {
+fn unsuspend_patch() -> Patch<serde_json::Value> {
     Patch::Merge(json!({
         "metadata": {"annotations": {"test.sluice.dev/opened-by-hand": "yes"}},
         "spec": {"suspend": false},
@@ -25,9 +25,9 @@ async fn api_server_rejects_opening_a_gate_by_hand_even_while_sluice_is_down() {
     let env = TestEnv::start().await;
     let manager = env.manager().await;
     env.apply_samples().await;
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
     env.set_ray_version("2.53.0").await;
-    let (pending, _) = env.waits_for_quota().await;
+    let (pending, _) = env.wait_for_pending_upgrade().await;
 
     // The policies do not depend on a running manager.
     manager.kill().await;
@@ -35,7 +35,7 @@ async fn api_server_rejects_opening_a_gate_by_hand_even_while_sluice_is_down() {
     // The API server takes a moment to compile the policy.
     let refusal = eventually("the policy is enforced", async || {
         env.ray_clusters()
-            .patch(&pending, &PatchParams { dry_run: true, ..PatchParams::default() }, &opened())
+            .patch(&pending, &PatchParams { dry_run: true, ..PatchParams::default() }, &unsuspend_patch())
             .await
             .err()
     })
@@ -49,15 +49,15 @@ async fn gate_opened_by_hand_is_closed_before_a_pod_exists() {
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _manager = env.manager().await;
     env.apply_samples().await;
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
     env.set_ray_version("2.53.0").await;
-    let (pending, _) = env.waits_for_quota().await;
+    let (pending, _) = env.wait_for_pending_upgrade().await;
 
     // Given a Kubernetes cluster without our policy, or a user exempt from it,
     env.delete_gate_policy().await;
     let clusters: Api<RayCluster> = env.ray_clusters();
     eventually("the gate is opened by hand", async || {
-        clusters.patch(&pending, &PatchParams::default(), &opened()).await.ok()
+        clusters.patch(&pending, &PatchParams::default(), &unsuspend_patch()).await.ok()
     })
     .await;
 
@@ -68,12 +68,12 @@ async fn gate_opened_by_hand_is_closed_before_a_pod_exists() {
     })
     .await;
     let history = recorder.history().await;
-    assert!(was_open(&history, &pending), "the gate was open for a moment");
-    assert!(pods_ever(&history, &pending).is_empty(), "no pod was created");
+    assert!(was_unsuspended(&history, &pending), "the gate was open for a moment");
+    assert!(all_pod_names(&history, &pending).is_empty(), "no pod was created");
 }
 
 /// Reports whether the gate of a cluster was open at any point of a history.
-fn was_open(history: &[Change], name: &str) -> bool {
+fn was_unsuspended(history: &[Change], name: &str) -> bool {
     history.iter().any(|change| {
         matches!(&change.object, Object::RayCluster(cluster)
             if cluster.metadata.name.as_deref() == Some(name) && cluster.spec.suspend == Some(false))
@@ -87,12 +87,12 @@ async fn gate_opened_while_sluice_is_down_is_closed_before_a_pod_exists() {
     let manager = env.manager().await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     env.set_quota("999m", "2Gi").await;
-    env.apply(&manifest()).await.expect("the cluster");
+    env.apply(&cluster_manifest()).await.expect("the cluster");
     let clusters: Api<RayCluster> = env.ray_clusters();
     eventually("the cluster is pending", async || {
         let cluster = clusters.get(CLUSTER).await.expect("the cluster");
         let conditions = cluster.status.unwrap_or_default().conditions;
-        waits_for_quota(&condition::get(&conditions, "sluice.dev/Admitted")?.reason).then_some(())
+        is_quota_reason(&condition::get(&conditions, "sluice.dev/Admitted")?.reason).then_some(())
     })
     .await;
 
@@ -100,7 +100,7 @@ async fn gate_opened_while_sluice_is_down_is_closed_before_a_pod_exists() {
     manager.kill().await;
     env.delete_policy("sluice-gate").await;
     eventually("the gate is opened by hand", async || {
-        clusters.patch(CLUSTER, &PatchParams::default(), &opened()).await.ok()
+        clusters.patch(CLUSTER, &PatchParams::default(), &unsuspend_patch()).await.ok()
     })
     .await;
 
@@ -111,8 +111,8 @@ async fn gate_opened_while_sluice_is_down_is_closed_before_a_pod_exists() {
     })
     .await;
     let history = recorder.history().await;
-    assert!(was_open(&history, CLUSTER), "the gate was open for a while");
-    assert!(pods_ever(&history, CLUSTER).is_empty(), "no pod was created");
+    assert!(was_unsuspended(&history, CLUSTER), "the gate was open for a while");
+    assert!(all_pod_names(&history, CLUSTER).is_empty(), "no pod was created");
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn template_unsuspended_while_sluice_is_down_is_suspended_without_creating
     let recorder = Recorder::start(env.client.clone(), None).await;
     let manager = env.manager().await;
     env.apply_samples().await;
-    env.serves_from("2.52.0").await;
+    env.wait_until_serving("2.52.0").await;
 
     // Given that the policies are removed and Sluice is down, when the template is unsuspended and
     // the service upgraded,
@@ -136,10 +136,10 @@ async fn template_unsuspended_while_sluice_is_down_is_suspended_without_creating
     // then the template is suspended again once Sluice is back, and the pending cluster waits for
     // quota without a pod.
     let _manager = env.manager().await;
-    let (pending, _) = env.waits_for_quota().await;
-    assert_eq!(env.service().await.spec.ray_cluster_config.suspend, Some(true));
+    let (pending, _) = env.wait_for_pending_upgrade().await;
+    assert_eq!(env.get_service().await.spec.ray_cluster_config.suspend, Some(true));
     let history = recorder.history().await;
-    assert!(!was_open(&history, &pending), "the cluster was created suspended");
+    assert!(!was_unsuspended(&history, &pending), "the cluster was created suspended");
     let events: Api<Event> = Api::namespaced(env.client.clone(), NAMESPACE);
     eventually("there is a warning Event", async || {
         let events = events.list(&ListParams::default()).await.expect("the Events").items;
@@ -149,5 +149,5 @@ async fn template_unsuspended_while_sluice_is_down_is_suspended_without_creating
         events.iter().any(is_warning).then_some(())
     })
     .await;
-    assert!(pods_ever(&history, &pending).is_empty(), "no pod was created");
+    assert!(all_pod_names(&history, &pending).is_empty(), "no pod was created");
 }

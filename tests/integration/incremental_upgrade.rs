@@ -8,18 +8,20 @@ use serde_json::json;
 use sluice_api::condition;
 use sluice_api::quantity::Amount;
 
-use crate::stage::{Operator, Stage};
-use sluice_testkit::dashboards::{last_config, steer};
-use sluice_testkit::gateways::{PlayedGateways, Steps, course, service_in_steps, weights};
+use crate::resource_change_fixture::{Fixture, RayOperatorKind};
+use sluice_testkit::fake_dashboards::{last_serve_config, set_dashboard_behavior};
+use sluice_testkit::fake_gateway::{
+    FakeGatewayController, IncrementalOptions, incremental_service, rollout_positions, route_weights,
+};
 use sluice_testkit::history::{Change, Object, Recorder, State};
-use sluice_testkit::objects::{QUEUE_SAMPLE, reserved};
-use sluice_testkit::{TestEnv, eventually_or_tell, invariants};
+use sluice_testkit::objects::{QUEUE_SAMPLE, reserved_amount};
+use sluice_testkit::{TestEnv, eventually_or_err, invariants};
 
-const STEPS: Steps = Steps { surge: 50, step: 25 };
+const OPTIONS: IncrementalOptions = IncrementalOptions { surge: 50, step_size: 25 };
 
 /// Expected rollout positions: capacity and traffic of the active and of the pending cluster, in
 /// percent.
-const COURSE: [&str; 12] = [
+const ROLLOUT: [&str; 12] = [
     "- 100/0",
     "100/100 -",
     "100/100 0/0",
@@ -35,10 +37,10 @@ const COURSE: [&str; 12] = [
 ];
 
 /// Waits until the HTTPRoute has these weights, in percent.
-async fn shares_are(env: &TestEnv, wanted: &[(&str, i32)]) {
+async fn wait_for_weights(env: &TestEnv, wanted: &[(&str, i32)]) {
     let wanted: BTreeMap<String, i32> = wanted.iter().map(|(name, share)| ((*name).to_owned(), *share)).collect();
-    eventually_or_tell(&format!("the weights are {wanted:?}"), async || {
-        let actual = env.weights().await;
+    eventually_or_err(&format!("the weights are {wanted:?}"), async || {
+        let actual = env.route_weights().await;
         if actual == wanted { Ok(()) } else { Err(format!("but {actual:?}")) }
     })
     .await;
@@ -46,8 +48,8 @@ async fn shares_are(env: &TestEnv, wanted: &[(&str, i32)]) {
 
 /// Waits until the message of the condition UpgradeInProgress contains these words.
 async fn reports_progress(env: &TestEnv, words: &str) {
-    eventually_or_tell(&format!("UpgradeInProgress reports: {words}"), async || {
-        let status = env.service().await.status.unwrap_or_default();
+    eventually_or_err(&format!("UpgradeInProgress reports: {words}"), async || {
+        let status = env.get_service().await.status.unwrap_or_default();
         let message = condition::get(&status.conditions, "UpgradeInProgress").map(|found| found.message.clone());
         if message.as_ref().is_some_and(|message| message.contains(words)) {
             Ok(())
@@ -59,9 +61,9 @@ async fn reports_progress(env: &TestEnv, words: &str) {
 }
 
 /// Returns the weights of the HTTPRoute over time, without consecutive duplicates.
-fn routed(history: &[Change]) -> Vec<BTreeMap<String, i32>> {
+fn weights_over_time(history: &[Change]) -> Vec<BTreeMap<String, i32>> {
     let routes = history.iter().filter_map(|change| match &change.object {
-        Object::HTTPRoute(route) if !change.gone => Some(weights(route)),
+        Object::HTTPRoute(route) if !change.deleted => Some(route_weights(route)),
         _ => None,
     });
     let mut routed: Vec<_> = routes.collect();
@@ -70,7 +72,7 @@ fn routed(history: &[Change]) -> Vec<BTreeMap<String, i32>> {
 }
 
 /// Returns the maximum number of simultaneous pods, and of simultaneous workers.
-fn most_pods(history: &[Change]) -> (usize, usize) {
+fn max_pods(history: &[Change]) -> (usize, usize) {
     let mut state = State::default();
     let counts = history.iter().map(|change| {
         state.apply(change);
@@ -83,9 +85,9 @@ fn most_pods(history: &[Change]) -> (usize, usize) {
 }
 
 /// Returns the maximum CPU reservation in the status of the ClusterQueue.
-fn most_reserved(history: &[Change]) -> String {
+fn max_reserved(history: &[Change]) -> String {
     let amounts = history.iter().filter_map(|change| match &change.object {
-        Object::ClusterQueue(queue) => Some(reserved(queue, "cpu")),
+        Object::ClusterQueue(queue) => Some(reserved_amount(queue, "cpu")),
         _ => None,
     });
     let amounts = amounts.map(|amount| Amount::from_quantity("cpu", &Quantity(amount)).expect("an amount"));
@@ -96,36 +98,36 @@ fn most_reserved(history: &[Change]) -> String {
 async fn incremental_upgrade_takes_all_steps_within_its_surge() {
     // Given a service that requests 2500m CPU, in a queue with another 1500m for a head and half of
     // the workers,
-    let stage = Stage::with(Operator::Ours).await;
+    let stage = Fixture::start(RayOperatorKind::Ours).await;
     let env = &stage.env;
-    let _gateways = PlayedGateways::start(env).await;
+    let _gateways = FakeGatewayController::start(env).await;
     env.set_quota("4", "8Gi").await;
-    env.apply(&service_in_steps(STEPS).to_string()).await.expect("the service");
-    let first = env.serves_from("2.52.0").await;
-    shares_are(env, &[(&first, 100)]).await;
-    stage.has_pods(&first, 0, 5).await;
+    env.apply(&incremental_service(OPTIONS).to_string()).await.expect("the service");
+    let first = env.wait_until_serving("2.52.0").await;
+    wait_for_weights(env, &[(&first, 100)]).await;
+    stage.wait_for_pods(&first, 0, 5).await;
 
     // when it is upgraded,
     env.set_ray_version("2.53.0").await;
-    let second = env.serves_from("2.53.0").await;
-    env.only_cluster(&second).await;
-    env.reserves_cpu("2500m").await;
-    stage.has_pods(&second, 0, 5).await;
-    shares_are(env, &[(&second, 100)]).await;
+    let second = env.wait_until_serving("2.53.0").await;
+    env.wait_for_only_cluster(&second).await;
+    env.wait_for_reserved_cpu("2500m").await;
+    stage.wait_for_pods(&second, 0, 5).await;
+    wait_for_weights(env, &[(&second, 100)]).await;
 
     // then the status and the route went through all steps in order,
-    let history = stage.ends().await;
-    assert_eq!(course(&history), COURSE);
+    let history = stage.check_history().await;
+    assert_eq!(rollout_positions(&history), ROLLOUT);
     let shares = |of_second: i32| BTreeMap::from([(first.clone(), 100 - of_second), (second.clone(), of_second)]);
     let mut expected = vec![BTreeMap::from([(first.clone(), 100)])];
     expected.extend([0, 25, 50, 75, 100].map(shares));
     expected.push(BTreeMap::from([(second.clone(), 100)]));
-    assert_eq!(routed(&history), expected);
+    assert_eq!(weights_over_time(&history), expected);
     // the surge was never exceeded,
-    assert_eq!(most_pods(&history), (8, 6));
-    assert_eq!(most_reserved(&history), "4");
+    assert_eq!(max_pods(&history), (8, 6));
+    assert_eq!(max_reserved(&history), "4");
     // and the new active cluster has no target capacity.
-    let config = last_config(env, &second).await.expect("a configuration");
+    let config = last_serve_config(env, &second).await.expect("a configuration");
     assert!(config["applications"].is_array() && config.get("target_capacity").is_none(), "{config}");
 }
 
@@ -134,46 +136,46 @@ async fn incremental_upgrade_without_quota_for_its_surge_waits_and_resumes() {
     // Given a service whose quota is one milli-CPU short of its surge,
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
-    let _gateways = PlayedGateways::start(&env).await;
+    let _gateways = FakeGatewayController::start(&env).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");
     let manager = env.manager().await;
     env.set_quota("3999m", "8Gi").await;
-    env.apply(&service_in_steps(STEPS).to_string()).await.expect("the service");
-    let first = env.serves_from("2.52.0").await;
-    shares_are(&env, &[(&first, 100)]).await;
+    env.apply(&incremental_service(OPTIONS).to_string()).await.expect("the service");
+    let first = env.wait_until_serving("2.52.0").await;
+    wait_for_weights(&env, &[(&first, 100)]).await;
 
     // when it is upgraded, then it keeps serving and reports the shortfall;
     env.set_ray_version("2.53.0").await;
-    let (second, message) = env.waits_for_quota().await;
+    let (second, message) = env.wait_for_pending_upgrade().await;
     assert!(message.contains("nominalQuota is 4") && message.contains("3999m"), "{message}");
-    let status = env.service().await.status.unwrap_or_default();
+    let status = env.get_service().await.status.unwrap_or_default();
     assert!(
         condition::is_true(&status.conditions, "Ready") && condition::is_true(&status.conditions, "UpgradeInProgress")
     );
     assert!(env.pods_of(&second).await.is_empty());
-    assert_eq!(env.weights().await.get(&first), Some(&100));
+    assert_eq!(env.route_weights().await.get(&first), Some(&100));
 
     // and once there is enough, a restarted manager continues,
     manager.kill().await;
-    steer(&env, &json!({"runningReplicas": 2})).await;
+    set_dashboard_behavior(&env, &json!({"runningReplicas": 2})).await;
     let manager = env.manager().await;
     env.set_quota("4", "8Gi").await;
     reports_progress(&env, "waiting for replicas of the pending cluster that can serve 75% of the traffic").await;
-    shares_are(&env, &[(&first, 50), (&second, 50)]).await;
+    wait_for_weights(&env, &[(&first, 50), (&second, 50)]).await;
 
     // as does the next one, from the middle.
     manager.kill().await;
     let _manager = env.manager().await;
-    steer(&env, &json!({})).await;
-    assert_eq!(env.serves_from("2.53.0").await, second);
-    env.only_cluster(&second).await;
-    env.reserves_cpu("2500m").await;
-    env.one_slice_is_left().await;
+    set_dashboard_behavior(&env, &json!({})).await;
+    assert_eq!(env.wait_until_serving("2.53.0").await, second);
+    env.wait_for_only_cluster(&second).await;
+    env.wait_for_reserved_cpu("2500m").await;
+    env.wait_for_single_slice().await;
 
     let history = recorder.history().await;
-    let breaches = invariants::breaches(&history);
+    let breaches = invariants::violations(&history);
     assert!(breaches.is_empty(), "{}", breaches.join("\n"));
-    assert_eq!(course(&history), COURSE);
-    assert_eq!(most_pods(&history), (8, 6));
-    assert_eq!(most_reserved(&history), "4");
+    assert_eq!(rollout_positions(&history), ROLLOUT);
+    assert_eq!(max_pods(&history), (8, 6));
+    assert_eq!(max_reserved(&history), "4");
 }
