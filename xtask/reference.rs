@@ -18,7 +18,7 @@ pub(crate) fn pages(sources: &[Source]) -> Vec<(String, String)> {
         .collect();
     vec![
         ("cli.md".to_owned(), cli()),
-        ("metrics.md".to_owned(), metrics()),
+        ("metrics.md".to_owned(), metrics(&code)),
         ("annotations-and-labels.md".to_owned(), keys(&code)),
         ("conditions.md".to_owned(), conditions(&code)),
         ("events.md".to_owned(), events(&code)),
@@ -48,21 +48,19 @@ fn describe(command: &mut clap::Command, name: &str, page: &mut String) {
     }
 }
 
-/// Returns name, type and meaning of every metric that the process serves.
-fn metrics() -> String {
-    let exposition = sluice_metrics::Metrics::default().encode_text();
-    let mut kinds = BTreeMap::new();
-    let mut page = format!("{NOTE}\n# Metrics\n\n| name | type | meaning |\n|---|---|---|\n");
-    for line in exposition.lines() {
-        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
-            kinds.insert(name.to_owned(), kind.to_owned());
-        }
-    }
-    for line in exposition.lines() {
-        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
-            let kind = kinds.get(name).map_or("", String::as_str);
-            let suffix = if kind == "counter" { "_total" } else { "" };
-            let _ = writeln!(page, "| `{name}{suffix}` | {kind} | {help} |");
+/// Returns name and meaning of every metric that the process registers.
+fn metrics(code: &[&Source]) -> String {
+    let registered = Regex::new(r#"registry\.register\(\s*"(?P<name>[^"]+)",\s*"(?P<help>[^"]+)",\s*(?P<metric>\w+)"#)
+        .expect("a pattern");
+    let mut page = format!("{NOTE}\n# Metrics\n\n| name | meaning | defined in |\n|---|---|---|\n");
+    for source in code {
+        for metric in registered.captures_iter(&source.text) {
+            let is_counter = source.text.contains(&format!("{}: Counter", &metric["metric"]))
+                || Regex::new(&format!(r"{}: Family<\w+, Counter>", &metric["metric"]))
+                    .expect("a pattern")
+                    .is_match(&source.text);
+            let suffix = if is_counter { "_total" } else { "" };
+            let _ = writeln!(page, "| `{}{suffix}` | {} | {} |", &metric["name"], &metric["help"], source.path);
         }
     }
     page
@@ -89,8 +87,11 @@ fn constants(code: &[&Source]) -> Vec<Constant> {
                 .captures_iter(&source.text[..place])
                 .last()
                 .map_or("", |name| name.get(1).map_or("", |name| name.as_str()));
-            let doc: Vec<&str> =
-                declaration["doc"].lines().map(|line| line.trim().trim_start_matches('/').trim()).collect();
+            let doc: Vec<&str> = declaration["doc"]
+                .lines()
+                .map(|line| line.trim().trim_start_matches('/').trim())
+                .filter(|line| !line.is_empty())
+                .collect();
             found.push(Constant {
                 value: declaration["value"].to_owned(),
                 doc: doc.join(" "),
@@ -128,8 +129,8 @@ fn conditions(code: &[&Source]) -> String {
 
 /// Returns every reason of a Kubernetes Event, with the file that emits it.
 fn events(code: &[&Source]) -> String {
-    let emitted = Regex::new(r#"(?s)(?:\w+::(normal|warning)\([^"]{0,80}?|\.(note|event)\()"([A-Z][A-Za-z]+)""#)
-        .expect("a pattern");
+    let emitted =
+        Regex::new(r#"(?s)(?:\w+::(normal|warning)\([^"]{0,80}?|\.(event)\()"([A-Z][A-Za-z]+)""#).expect("a pattern");
     let mut reasons: BTreeMap<String, (String, String)> = BTreeMap::new();
     for source in code {
         for event in emitted.captures_iter(&source.text) {

@@ -14,7 +14,7 @@ const RETIRED: &[(&str, &str)] = &[
     (r"(?i)\bjobs? of kubernetes\b", "batch/v1 Job"),
     (r"(?i)\blets? go\b", "ungate (a pod), release (a finalizer)"),
     (r"(?i)\bmakes? no sense\b", "is invalid"),
-    (r"(?i)\bin steps\b", "incremental, incrementally"),
+    (r"(?i)\bin steps($|[^ ]| [^{])", "incremental, incrementally"),
     (r"(?i)\bof late\b", "recently"),
     (r"(?i)\breckoned\b", "computed"),
     (r"(?i)\b(is|are|was|were|been|be) told\b", "is reported, receives"),

@@ -234,7 +234,7 @@ impl Engine {
         self
     }
 
-    /// Replaces the operator configuration, [`Habits::default`].
+    /// Replaces the operator configuration, [`OperatorConfig::default`].
     #[must_use]
     pub fn with_operator_config(mut self, habits: OperatorConfig) -> Self {
         self.operator_config = habits;

@@ -224,7 +224,7 @@ impl Scheduler {
                 let can_go = !slot.is_releasing() && slot.assumed_admission.is_none();
                 let kept = if releasing.is_empty() { charge.clone() } else { Arc::new(minus(&charge, &releasing)) };
                 Accounting {
-                    releasing: releasing,
+                    releasing,
                     preemptible: if can_go { self.preemptible_amounts(id, slot, admission, kept) } else { Vec::new() },
                     cluster_queue: self.tree.known_cluster_queue(&admission.cluster_queue),
                     counts: WorkloadCounts { pending: 0, reserving: 1, admitted: i32::from(admitted) },

@@ -180,7 +180,7 @@ impl MinimalDeficitSearch<'_> {
             return;
         }
         let Some((slot, rest)) = slots.split_first() else {
-            self.best = Some(DeficitOfChoice { deficits: deficits, cost });
+            self.best = Some(DeficitOfChoice { deficits, cost });
             return;
         };
         for flavor in &slot.group.flavors {

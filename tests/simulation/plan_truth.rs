@@ -74,7 +74,7 @@ impl PlannedUpgrade {
     }
 
     fn incremental(seed: u64) -> Self {
-        let rng = &mut SeededRandom::new(seed).rng_for("planned in steps", 0);
+        let rng = &mut SeededRandom::new(seed).rng_for("incremental plan", 0);
         let (script, to) = Script::planned_incremental(rng, UPGRADE_VERSION);
         let before = script.steps.iter().find_map(|step| match &step.act {
             UserAction::PutService(service) => Some(&service.pods),

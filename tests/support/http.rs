@@ -10,6 +10,12 @@ use hyper_util::rt::TokioExecutor;
 /// Sends each request exactly once.
 pub struct HttpClient(Client<HttpConnector, Full<Bytes>>);
 
+impl Default for HttpClient {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl HttpClient {
     /// Returns a client that never retries.
     pub fn new() -> Self {

@@ -27,6 +27,12 @@ pub struct TimelinePrinter {
     buffered: BTreeMap<u64, (Instant, Change)>,
 }
 
+impl Default for TimelinePrinter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl TimelinePrinter {
     /// Returns an empty printer whose timestamps count seconds from now.
     pub fn new() -> Self {

@@ -127,7 +127,7 @@ pub(super) async fn requests_follow_the_weights_and_throughput_stays(stage: &Rea
 
     // then no request fails, each step answers its share, and throughput stays.
     let requests = load.stop().await;
-    print_summary("Upgrade in steps", &requests);
+    print_summary("Incremental upgrade", &requests);
     assert_all_answered(&requests);
     let steps: Vec<i64> = shares.iter().map(|share| share.percent).collect();
     assert_eq!(steps, [0, 25, 50, 75, 100]);
