@@ -141,6 +141,7 @@ bench: ## Measure the queue core. ARGS="baseline --scale 0.1" runs a part of one
 lint: $(BIN)/cargo-deny tidy ## Check formatting, clippy, rustdoc, licences, duplicates, layers and wording.
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
+	RUSTDOCFLAGS='--deny warnings' cargo doc --quiet --locked --workspace --no-deps
 	cd testenv && test -z "$$(gofmt -l .)" && go vet -tags processnode ./...
 	$(BIN)/cargo-deny --locked check bans licenses sources
 

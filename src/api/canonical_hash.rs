@@ -24,7 +24,7 @@ pub fn short_hash(text: &str) -> String {
     digits
 }
 
-/// Returns whether `hash` was computed by the current version of [`of`], so that it can be compared
+/// Returns whether `hash` was computed by the current version of [`hash`], so that it can be compared
 /// with its result.
 pub fn is_comparable(hash: &str) -> bool {
     hash.split_once('-').is_some_and(|(version, _)| version == HASH_VERSION)

@@ -37,15 +37,15 @@ pub struct ManagerOptions {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub enable_random_pod_delete: Option<bool>,
 
-    /// Serve /metrics at this address, [HOST]:PORT; 0 disables it [default: :8080]
+    /// Serve /metrics at this address, \[HOST\]:PORT; 0 disables it [default: :8080]
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_bind_address: Option<String>,
 
-    /// Serve /healthz and /readyz at this address, [HOST]:PORT; 0 disables them [default: :8081]
+    /// Serve /healthz and /readyz at this address, \[HOST\]:PORT; 0 disables them [default: :8081]
     #[arg(long, value_name = "ADDRESS")]
     pub health_probe_bind_address: Option<String>,
 
-    /// Serve the mutating webhook, which suspends new queued objects, at this address, [HOST]:PORT;
+    /// Serve the mutating webhook, which suspends new queued objects, at this address, \[HOST\]:PORT;
     /// 0 or --queue-manager=false disables it [default: :9443]
     #[arg(long, value_name = "ADDRESS")]
     pub webhook_bind_address: Option<String>,

@@ -264,7 +264,7 @@ fn apply_to<K: WatchedKind>(store: &mut Store<K>, object: Arc<K>) -> Option<Chan
     }
 }
 
-/// Wraps a received object after dropping its unused metadata; see [`slim`].
+/// Wraps a received object after dropping its unused metadata; see [`strip_unused_metadata`].
 pub fn strip_and_wrap<K: WatchedKind>(object: K) -> Object {
     K::wrap(strip_unused_metadata(object))
 }

@@ -227,7 +227,7 @@ impl Engine {
         }
     }
 
-    /// Replaces the managed-jobs policy, [`Rules::default`].
+    /// Replaces the managed-jobs policy, [`ManagedJobsPolicy::default`].
     #[must_use]
     pub fn with_managed_jobs(mut self, rules: ManagedJobsPolicy) -> Self {
         self.managed_jobs_policy = rules;

@@ -90,7 +90,7 @@ impl<P: Ord + Clone> RateLimitedQueue<P> {
         all.into_iter().filter(|planner| !self.due.contains(planner)).collect()
     }
 
-    /// Returns the earliest time at which [`take_due`](Self::take_due) returns a planner; `None` if
+    /// Returns the earliest time at which [`take_due`](Self::drain_due) returns a planner; `None` if
     /// the queue is empty.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let queued =

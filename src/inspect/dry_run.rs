@@ -98,7 +98,7 @@ impl DryRun {
     /// Runs the engine until nothing is left to do at this moment; calls `see` after every step.
     ///
     /// # Errors
-    /// If that takes more than [`MOST_ROUNDS`] iterations.
+    /// If that takes more than `MAX_ITERATIONS` iterations.
     pub fn run_to_fixpoint(&mut self, mut see: impl FnMut(&Engine)) -> Result<(), DidNotConverge> {
         let mut last = String::new();
         for _ in 0..MAX_ITERATIONS {

@@ -2,7 +2,7 @@
 //!
 //! [`plan`] is the same for every kind of job. It derives PodSets from the live members, keeps the
 //! slices in line with them, and opens the gate of a member once an admitted slice covers it. A
-//! kind of job is one file that implements [`Job`].
+//! kind of job is one file that implements [`GenericJob`].
 
 mod adoption;
 mod assess_upgrade;

@@ -82,7 +82,7 @@ pub fn ungated(pods: &MemberPods<'_>, pod: &str, leave: &PodAssignment) -> Optio
     ungated_for_job(pods, pod, leave, None)
 }
 
-/// Like [`released`], and labels the pod with the uid of its `job`: it then counts for that job as
+/// Like [`ungated`], and labels the pod with the uid of its `job`: it then counts for that job as
 /// long as it exists, whatever controls it.
 pub fn ungated_for_job(pods: &MemberPods<'_>, pod: &str, leave: &PodAssignment, job: Option<&str>) -> Option<Write> {
     let gated = *pods.observed.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;

@@ -21,11 +21,11 @@ pub struct RayClusterAdapter<'a> {
     pub cluster: &'a RayCluster,
     /// Pods of the cluster.
     pub pods: MemberPods<'a>,
-    /// Desired pod groups; see [`groups`].
+    /// Desired pod groups; see [`pod_group_demands`].
     pub groups: Arc<PodGroupDemands>,
     /// Templates that older pods may come from.
     pub known_templates: &'a KnownTemplates<'a>,
-    /// Uid that the cluster has as a member: see [`revision::share`].
+    /// Uid that the cluster has as a member: see [`sluice_raycluster::revision::member_uid`].
     pub member_uid: String,
     /// Recreation of the pods for a new revision; `None` if they are of the desired revision.
     pub recreation: Option<Recreation>,

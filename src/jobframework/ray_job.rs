@@ -62,7 +62,7 @@ pub struct RayJobAdapter<'a> {
 }
 
 impl<'a> RayJobAdapter<'a> {
-    /// Creates the adapter of a RayJob with its desired groups (see [`Needs`]), its pods and the
+    /// Creates the adapter of a RayJob with its desired groups (see [`RayJobRequirements`]), its pods and the
     /// templates that older pods may come from.
     pub fn new(
         job: &'a RayJob,

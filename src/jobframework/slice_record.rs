@@ -59,7 +59,7 @@ pub struct MemberShare {
     /// Name of the member, for example of a RayCluster.
     pub name: String,
     /// Uid of the member, which differs from that of a recreated one of the same name. For a
-    /// RayCluster whose pods were recreated it includes the revision ([`revision::share`]).
+    /// RayCluster whose pods were recreated it includes the revision ([`sluice_raycluster::revision::member_uid`]).
     pub uid: String,
     /// Covered pods, by group and shape.
     pub pods: Vec<PodShare>,

@@ -1,10 +1,10 @@
 //! Quota scheduling: decides which workloads are admitted, in which order, and why the others are
 //! pending.
 //!
-//! [`Engine`] holds all state that decisions depend on. [`Engine::step`] observes changes,
-//! [`Engine::cycle`] decides and returns the status changes to write as [`Effect`]s, and `status`
+//! [`Scheduler`] holds all state that decisions depend on. [`Scheduler::observe`] observes changes,
+//! [`Scheduler::run_cycle`] decides and returns the status changes to write as [`Decision`]s, and `status`
 //! turns a decision into the new status of the object. A decision stays in force until the object
-//! is observed to reflect it: [`Engine::effect`] returns the decision for one object at any time,
+//! is observed to reflect it: [`Scheduler::decision_for`] returns the decision for one object at any time,
 //! so a write that was lost, rejected or overwritten is retried.
 
 mod accounting;
@@ -160,7 +160,7 @@ pub enum Decision {
         workload: ObjectKey,
     },
     /// Deactivates the workload: this decision sets the condition DeactivationTarget,
-    /// [`Effect::SetInactive`] then clears `spec.active`.
+    /// [`Decision::SetInactive`] then clears `spec.active`.
     Deactivate {
         /// The workload.
         workload: ObjectKey,

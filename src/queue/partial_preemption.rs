@@ -12,7 +12,7 @@ use super::partial_admission::read_slice_record;
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, WorkloadStatus};
 
-/// Condition of a slice that has to release some of its pods. Its reason is the last [`Part`] to
+/// Condition of a slice that has to release some of its pods. Its reason is the last [`PreemptiblePart`] to
 /// release; the parts before it are released too.
 pub const PARTIALLY_PREEMPTED: &str = "sluice.dev/PartiallyPreempted";
 
@@ -28,7 +28,7 @@ pub enum PreemptiblePart {
 impl PreemptiblePart {
     const ALL: [Self; 2] = [Self::Surge, Self::Replicas];
 
-    /// Returns the reason of the condition [`PARTLY_PREEMPTED`].
+    /// Returns the reason of the condition [`PARTIALLY_PREEMPTED`].
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Surge => "Surge",

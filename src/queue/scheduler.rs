@@ -22,7 +22,7 @@ use sluice_api::kueue::{
 };
 
 /// Decides which workloads are admitted. Deterministic: equal inputs give equal decisions. Observe
-/// all existing objects before the first [`Engine::cycle`]: quota held by a workload that has not
+/// all existing objects before the first [`Scheduler::run_cycle`]: quota held by a workload that has not
 /// been observed counts as free.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
@@ -187,7 +187,7 @@ impl Scheduler {
         self.decision_count
     }
 
-    /// Observes a change. Decisions are made in [`Engine::cycle`], so several changes can precede
+    /// Observes a change. Decisions are made in [`Scheduler::run_cycle`], so several changes can precede
     /// one cycle. Observing an unchanged object has no effect.
     pub fn observe(&mut self, now: Timestamp, event: &Input<'_>) {
         self.now = self.now.max(now);

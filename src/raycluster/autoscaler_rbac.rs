@@ -19,11 +19,11 @@ use sluice_plan::{EventRecord, Plan, Write};
 /// Existence of the RBAC objects that the autoscaler of a cluster needs, regardless of their owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AutoscalerRbac {
-    /// The ServiceAccount [`naming::head_account`] exists.
+    /// The ServiceAccount [`naming::head_service_account`] exists.
     pub service_account: bool,
-    /// The Role [`naming::access`] exists.
+    /// The Role [`naming::autoscaler_rbac`] exists.
     pub role: bool,
-    /// The RoleBinding [`naming::access`] exists.
+    /// The RoleBinding [`naming::autoscaler_rbac`] exists.
     pub role_binding: bool,
 }
 

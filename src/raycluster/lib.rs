@@ -61,7 +61,7 @@ pub use replica_failure::ReplicaFailure;
 pub struct ClusterContext<'a> {
     /// RayCluster to reconcile.
     pub cluster: &'a RayCluster,
-    /// Pod groups of the spec, or its validation errors: the result of [`validate::groups`].
+    /// Pod groups of the spec, or its validation errors: the result of [`validate::validated_groups`].
     pub groups: &'a Result<Vec<PodGroup>, Vec<FieldError>>,
     /// Validation errors of the current spec while `cluster` holds an earlier, valid one.
     pub rejected_spec_errors: &'a [FieldError],
@@ -138,7 +138,7 @@ pub struct PodSetInfo {
 
 /// Number of pods of the current templates that admitted quota covers. Pods beyond it are created
 /// with a scheduling gate. Running pods lose their quota when the cluster is suspended, or by
-/// partial preemption ([`Grant::DownTo`]).
+/// partial preemption ([`Grant::Reclaim`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grant {
     /// The cluster is not queued, so quota does not limit its pods.

@@ -46,7 +46,7 @@ pub fn serve_service(cluster: &RayCluster) -> String {
 }
 
 /// Returns the ServiceAccount name of the head of a cluster with an autoscaler: the user's, or else
-/// [`access`].
+/// [`autoscaler_rbac`].
 pub fn head_service_account(cluster: &RayCluster) -> String {
     super::autoscaler_rbac::user_service_account(cluster).map_or_else(|| autoscaler_rbac(cluster), str::to_owned)
 }

@@ -2,7 +2,7 @@
 //!
 //! A standalone RayCluster has a ControllerRevision with the spec that its pods were created from.
 //! With `upgradeStrategy: Recreate` it determines which pods to recreate, and what the existing
-//! pods look like until then. The spec is stored as written, and specs are compared by [`Essence`]
+//! pods look like until then. The spec is stored as written, and specs are compared by [`PodAffectingSpec`]
 //! on use. A release that considers other fields therefore neither recreates pods needlessly nor
 //! misses an edit.
 //!
@@ -197,7 +197,7 @@ pub fn member_uid(cluster_uid: &str, revision: &RevisionName) -> String {
     revision.as_ref().map_or_else(|| cluster_uid.to_owned(), |name| format!("{cluster_uid}@{name}"))
 }
 
-/// Splits an id returned by [`share`] into cluster uid and revision.
+/// Splits an id returned by [`member_uid`] into cluster uid and revision.
 pub fn parse_member_uid(member: &str) -> (&str, RevisionName) {
     member.split_once('@').map_or((member, None), |(uid, name)| (uid, Some(name.to_owned())))
 }

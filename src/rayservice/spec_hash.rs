@@ -32,7 +32,7 @@ pub fn compute(spec: &RayClusterSpec) -> String {
     format!("{CANONICAL_PREFIX}{}", canonical_hash::hash(&plain))
 }
 
-/// Returns true if this hash was computed by the current version of [`of`].
+/// Returns true if this hash was computed by the current version of [`compute`].
 pub fn is_current_format(hash: &str) -> bool {
     hash.strip_prefix(CANONICAL_PREFIX).is_some_and(canonical_hash::is_comparable)
 }

@@ -111,7 +111,7 @@ impl CertBundle {
     }
 
     /// Checks that the certificate is valid for these names, now and for another
-    /// [`REPLACED_BEFORE_END`].
+    /// [`RENEW_BEFORE_EXPIRY`].
     ///
     /// # Errors
     /// If it has to be replaced.

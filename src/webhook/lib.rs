@@ -4,7 +4,7 @@
 //! the webhook can create them behind the scheduling gate.
 //!
 //! Every replica serves the webhook, leader or not, and rotates its certificate: [`certificates`]
-//! checks and issues certificates, [`steps`] decides the next step, and [`keeper`] performs it.
+//! checks and issues certificates, [`rotation`] decides the next step, and `cert_rotator` performs it.
 
 mod cert_rotator;
 pub mod certificates;
@@ -26,7 +26,7 @@ use sluice_clock::Clock;
 use sluice_jobframework::managed::ManagedJobsPolicy;
 
 /// Serves the webhook at `address` in the background, with the certificate in the Secret
-/// [`SECRET`](steps::SECRET) of `namespace`. With `external_ray_operator`, an external operator creates
+/// [`SECRET`](rotation::SECRET_NAME) of `namespace`. With `external_ray_operator`, an external operator creates
 /// the pods of queued clusters, and their templates get the scheduling gate. `rules` selects the
 /// managed jobs.
 ///

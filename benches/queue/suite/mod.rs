@@ -3,8 +3,8 @@
 //!
 //! Time is virtual, so the makespan shows the quality of the decisions and not the speed of the
 //! machine: workloads arrive at given times, run for a given time once admitted, and nothing else
-//! takes time. Real time is measured only inside the scheduler: [`sluice_queue::Engine::step`] and
-//! [`sluice_queue::Engine::cycle`]. Building the objects that the API server would send is
+//! takes time. Real time is measured only inside the scheduler: [`sluice_queue::Scheduler::observe`] and
+//! [`sluice_queue::Scheduler::run_cycle`]. Building the objects that the API server would send is
 //! excluded.
 
 mod backlog;
@@ -118,7 +118,7 @@ pub enum BenchError {
 /// Runs one shape until all workloads have finished.
 ///
 /// # Errors
-/// If the scheduler violates an invariant; see [`Broken`].
+/// If the scheduler violates an invariant; see [`BenchError`].
 pub fn run(shape: Shape, scale: Scale) -> Result<Report, BenchError> {
     match shape {
         Shape::Baseline => run::run_scenario("baseline", &shapes::baseline(scale)?),

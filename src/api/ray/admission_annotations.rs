@@ -7,7 +7,7 @@ use super::annotations::annotation_value;
 use crate::duration;
 
 /// Annotation of a RayService: policy for an upgrade that can never be admitted while the active
-/// cluster holds its quota. See [`WhenExceeds`].
+/// cluster holds its quota. See [`ExceedsQuotaPolicy`].
 pub const EXCEEDS_QUOTA_ANNOTATION: &str = "sluice.dev/when-upgrade-exceeds-quota";
 /// Annotation of a RayService: time limit for the admission of an upgrade, like `30m` or `1h30m`.
 /// No limit if absent.
@@ -31,7 +31,7 @@ impl ExceedsQuotaPolicy {
     /// Reads the policy from the annotation.
     ///
     /// # Errors
-    /// Returns a message that names the annotation if its value is invalid. [`WhenExceeds::Wait`]
+    /// Returns a message that names the annotation if its value is invalid. [`ExceedsQuotaPolicy::Wait`]
     /// applies then.
     pub fn from_annotations(meta: &ObjectMeta) -> Result<Self, String> {
         match annotation_value(meta, EXCEEDS_QUOTA_ANNOTATION) {

@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::annotations::{annotation_value, invalid_annotation};
 use crate::duration;
 
-/// Annotation of a RayService: rollback mode of an incremental upgrade. See [`Rollback`].
+/// Annotation of a RayService: rollback mode of an incremental upgrade. See [`RollbackMode`].
 pub const ROLLBACK_ANNOTATION: &str = "sluice.dev/rollback";
-/// Annotation of a RayService: directive for the upgrade in progress. See [`Wish`].
+/// Annotation of a RayService: directive for the upgrade in progress. See [`UpgradeDirective`].
 pub const UPGRADE_DIRECTIVE_ANNOTATION: &str = "sluice.dev/upgrade";
 /// Annotation of a RayService: time for which the old cluster keeps its capacity once the new one
 /// gets all traffic, in seconds.

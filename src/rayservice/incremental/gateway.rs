@@ -33,13 +33,13 @@ const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Observed routing objects of a RayService.
 #[derive(Debug, Default)]
 pub struct TrafficRouting<'a> {
-    /// Gateway named by [`gateway_place`]; None if it does not exist.
+    /// Gateway named by [`gateway_namespaced_name`]; None if it does not exist.
     pub gateway: Option<&'a Gateway>,
     /// GatewayClass that the RayService names; None if it does not exist.
     pub gateway_class: Option<&'a GatewayClass>,
-    /// Route named [`routes::route_name`]; None if it does not exist.
+    /// Route named [`http_route::route_name`]; None if it does not exist.
     pub route: Option<&'a HTTPRoute>,
-    /// Other routes among [`routes::route_names`]: routes used previously, which may still
+    /// Other routes among [`http_route::route_names`]: routes used previously, which may still
     /// reference clusters.
     pub previous_routes: Vec<&'a HTTPRoute>,
     /// Identifies the backends of a route that belong to the RayService.
