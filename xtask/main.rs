@@ -2,6 +2,7 @@
 
 mod generated;
 mod layers;
+mod paths;
 mod reference;
 mod sources;
 mod wording;
@@ -49,6 +50,7 @@ fn tidy(root: &Path) -> Result<Vec<String>, Failure> {
     let sources = sources::read(root)?;
     let mut problems = wording::check(&sources);
     problems.extend(wording::check_docs(&sources));
+    problems.extend(paths::check(root, &sources));
     problems.extend(layers::check(root)?);
     problems.extend(generated::check(root)?);
     Ok(problems)

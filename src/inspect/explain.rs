@@ -31,7 +31,6 @@ pub struct Explanation {
     /// True if the job names a LocalQueue and is managed.
     pub queued: bool,
     /// Conditions `sluice.dev/Admitted` and `sluice.dev/UpgradeAdmissible`, if the job has them.
-    #[serde(rename = "conditions")]
     pub conditions: Vec<ConditionSummary>,
     /// Members of the job, such as the RayClusters of a RayService.
     pub members: Vec<MemberStatus>,
@@ -63,16 +62,14 @@ pub struct MemberStatus {
     /// Name of the member.
     pub name: String,
     /// True if this entry describes the pods that will replace the running pods of a cluster.
-    #[serde(rename = "takesPlace", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(rename = "replacement", skip_serializing_if = "std::ops::Not::not")]
     pub is_replacement: bool,
     /// True if the member is not suspended.
     #[serde(rename = "open")]
     pub is_unsuspended: bool,
     /// Number of its live pods that are not behind the scheduling gate.
-    #[serde(rename = "run")]
     pub ungated_pods: u32,
     /// Number of its pods behind the scheduling gate.
-    #[serde(rename = "wait")]
     pub gated_pods: usize,
 }
 
@@ -83,7 +80,6 @@ pub struct SliceStatus {
     /// Name of the Workload.
     pub name: String,
     /// Admission state.
-    #[serde(rename = "state")]
     pub state: SliceState,
     /// LocalQueue of the Workload.
     pub local_queue: String,
@@ -92,7 +88,7 @@ pub struct SliceStatus {
     /// Requests or assignment of each pod set.
     pub pod_sets: Vec<PodSetStatus>,
     /// Reason and remediations if the slice is pending, else None.
-    #[serde(rename = "pending", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<PendingStatus>,
 }
 
@@ -101,13 +97,10 @@ pub struct SliceStatus {
 #[serde(rename_all = "camelCase")]
 pub enum SliceState {
     /// The slice is pending.
-    #[serde(rename = "pending")]
     Pending,
     /// The slice holds quota.
-    #[serde(rename = "admitted")]
     Admitted,
     /// The slice holds quota until its pods have terminated.
-    #[serde(rename = "evicting")]
     Evicting,
 }
 
@@ -134,10 +127,8 @@ pub struct PendingStatus {
     /// Message of that condition.
     pub message: String,
     /// Missing quota, by pod set, flavor and resource.
-    #[serde(rename = "shortfalls")]
     pub shortfalls: Vec<ResourceShortfall>,
     /// Remediations; any one of them is sufficient.
-    #[serde(rename = "remediations")]
     pub remediations: Vec<Remediation>,
 }
 
@@ -168,7 +159,7 @@ pub struct ResourceShortfall {
     /// Number of further holders.
     pub more_holders: usize,
     /// Unused quota that is reserved for other pending Workloads; None if there is none.
-    #[serde(rename = "reservedFor", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reserved_for: Option<ReservedForOthers>,
 }
 
@@ -179,10 +170,8 @@ pub struct ReservedForOthers {
     /// Total amount.
     pub amount: String,
     /// Job with the largest reservation, or its Workload if the job is unknown.
-    #[serde(rename = "largest")]
     pub largest: String,
     /// Number of other Workloads with a reservation.
-    #[serde(rename = "others")]
     pub others: usize,
 }
 

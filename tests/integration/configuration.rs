@@ -77,7 +77,8 @@ async fn gpu_slices_use_quota_as_configured() {
 
     // Unsupported fields are logged, once.
     let log = std::fs::read_to_string(&manager.log).expect("its log");
-    let warnings: Vec<_> = log.lines().filter(|line| line.contains("doesn't act on")).collect();
+    let warnings: Vec<_> =
+        log.lines().filter(|line| line.contains("unsupported fields of the configuration file")).collect();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings.iter().all(|line| line.contains("integrations.frameworks[1] (pod)")), "{warnings:?}");
 }

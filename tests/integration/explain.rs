@@ -80,7 +80,7 @@ async fn two_competing_services() -> (TestEnv, Manager) {
     env.apply(SERVICE_SAMPLE).await.expect("a service");
     eventually_or_err("the first is ready", async || {
         let explanation = explain_json(&env, "rayservice/fruit").await;
-        if explanation["members"][0]["run"] == 2 { Ok(()) } else { Err(explanation.to_string()) }
+        if explanation["members"][0]["ungatedPods"] == 2 { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
     env.apply(&SERVICE_SAMPLE.replace("name: fruit\n  namespace", "name: chat\n  namespace")).await.expect("another");

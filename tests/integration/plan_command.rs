@@ -42,9 +42,9 @@ async fn upgrade_completes_with_the_planned_min_quota_and_waits_with_one_unit_le
     // needs;
     let (code, plan_json) = run_plan_json(&env, file, &[]).await;
     assert_eq!((code, &plan_json["verdict"]), (4, &json!("never")), "{plan_json}");
-    let strategy = &plan_json["ways"][0];
-    assert_eq!((&strategy["strategy"], &strategy["asked"]), (&json!("NewCluster"), &json!(true)), "{plan_json}");
-    let needed: Vec<(&str, &str)> = strategy["leastQuota"]
+    let strategy = &plan_json["strategies"][0];
+    assert_eq!((&strategy["strategy"], &strategy["requested"]), (&json!("NewCluster"), &json!(true)), "{plan_json}");
+    let needed: Vec<(&str, &str)> = strategy["minQuota"]
         .as_array()
         .expect("a least quota")
         .iter()
@@ -52,7 +52,7 @@ async fn upgrade_completes_with_the_planned_min_quota_and_waits_with_one_unit_le
         .collect();
     assert_eq!(needed, [("cpu", "2"), ("memory", "4Gi")], "{plan_json}");
     let (_, text) = run_plan(&env, file, &[]).await;
-    assert!(text.starts_with("RayService default/fruit: never\nRayCluster fruit-"), "{text}");
+    assert!(text.starts_with("RayService default/fruit: never\nActive RayCluster fruit-"), "{text}");
     assert!(text.contains("cpu 2 in default-flavor (now 1)"), "{text}");
 
     // and reports the same for the objects in files;
@@ -62,7 +62,7 @@ async fn upgrade_completes_with_the_planned_min_quota_and_waits_with_one_unit_le
     assert_eq!((code, &of_files), (4, &plan_json));
 
     // with one unit less the upgrade waits,
-    let mut less = strategy["leastQuota"].clone();
+    let mut less = strategy["minQuota"].clone();
     less[0]["to"] = "1999m".into();
     apply_quotas(&env, &less).await;
     env.apply(&next).await.expect("it is upgraded");
@@ -75,10 +75,14 @@ async fn upgrade_completes_with_the_planned_min_quota_and_waits_with_one_unit_le
     assert_eq!(run_plan_json(&env, file, &[]).await.0, 4);
 
     // and with the planned quota it completes.
-    apply_quotas(&env, &strategy["leastQuota"]).await;
+    apply_quotas(&env, &strategy["minQuota"]).await;
     env.wait_until_serving("2.53.0").await;
     let (code, plan_json) = run_plan_json(&env, file, &[]).await;
-    assert_eq!((code, &plan_json["ways"][0]["strategy"]), (0, &json!("InPlace")), "no change is left: {plan_json}");
+    assert_eq!(
+        (code, &plan_json["strategies"][0]["strategy"]),
+        (0, &json!("InPlace")),
+        "no change is left: {plan_json}"
+    );
 }
 
 #[tokio::test]
@@ -104,8 +108,8 @@ async fn plan_reports_competing_service_and_rejects_manifest_without_service() {
         if code == 3 { Ok((code, plan_json)) } else { Err(plan_json.to_string()) }
     })
     .await;
-    assert!(plan_json["why"].as_str().is_some_and(|why| why.contains("chat")), "{plan_json}");
-    assert_eq!(plan_json["ways"][0]["leastQuota"][0]["to"], "3", "{plan_json}");
+    assert!(plan_json["message"].as_str().is_some_and(|why| why.contains("chat")), "{plan_json}");
+    assert_eq!(plan_json["strategies"][0]["minQuota"][0]["to"], "3", "{plan_json}");
 
     // And a manifest without a service is rejected with its file name.
     std::fs::write(file, "kind: RayService").expect("a file");

@@ -11,7 +11,7 @@ impl fmt::Display for PlanVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Fits => "fits",
-            Self::Pending => "waits",
+            Self::Pending => "pending",
             Self::Never => "never",
         })
     }

@@ -41,10 +41,9 @@ pub struct UpgradePlan {
     /// Verdict on the strategy that the manifest requests.
     pub verdict: PlanVerdict,
     /// Reason for which the upgrade doesn't fit now; None if it does.
-    #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Outcome of each strategy.
-    #[serde(rename = "ways")]
     pub strategies: Vec<StrategyOutcome>,
 }
 
@@ -56,19 +55,18 @@ pub struct StrategyOutcome {
     #[serde(flatten)]
     pub strategy: Strategy,
     /// True if the manifest requests this strategy.
-    #[serde(rename = "asked")]
     pub requested: bool,
     /// Verdict.
     pub verdict: PlanVerdict,
     /// Reason for which the upgrade doesn't fit now; None if it does.
-    #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Peak usage of the RayService during the upgrade; with the minimum quota if the upgrade
     /// doesn't fit now. Empty if no quota is sufficient.
     pub peak: Vec<ResourceUsage>,
     /// Minimum sufficient quota, given the current usage and requests of other jobs; None if no
     /// quota is sufficient. Empty if the quota that the RayService holds is enough.
-    #[serde(rename = "leastQuota", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_quota: Option<Vec<QuotaChange>>,
     /// Jobs that would be preempted now.
     pub preempts: Vec<PreemptedJob>,

@@ -32,7 +32,6 @@ pub enum PlanVerdict {
     /// Admitted now, possibly by preemption.
     Fits,
     /// Pending until other jobs release quota or are admitted first.
-    #[serde(rename = "waits")]
     Pending,
     /// Never admitted without more quota or another change.
     Never,

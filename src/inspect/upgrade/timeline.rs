@@ -36,14 +36,11 @@ pub struct TimelineStep {
     /// Earliest time since the start of the upgrade, in seconds.
     pub after_seconds: i64,
     /// Cluster that is active at the start.
-    #[serde(rename = "serving")]
     pub active: ClusterShareAtStep,
     /// Cluster that is active at the end.
-    #[serde(rename = "next")]
     pub pending: ClusterShareAtStep,
     /// Quota used by the pods of both; empty if the RayService isn't queued, or the flavors aren't
     /// known.
-    #[serde(rename = "uses")]
     pub usage: Vec<ResourceUsage>,
 }
 
