@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sluice_api::condition;
 use tokio::process::Command;
 
-use sluice_testkit::env::{Manager, TestEnv, eventually_or_err, sluice_binary};
+use sluice_testkit::env::{Manager, TestEnv, eventually_or_err, next_second, sluice_binary};
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE};
 
 /// Runs the command. Returns whether it succeeded, and stdout or else stderr.
@@ -176,7 +176,8 @@ async fn explain_reports_quota_reserved_for_another_workload() {
     })
     .await;
 
-    // when a service that would borrow the rest is created,
+    // when a service that would borrow the rest is created later,
+    next_second().await;
     env.apply(BORROWER).await.expect("a queue");
     env.apply(&named("small").replace("user-queue", "borrower")).await.expect("one that borrows");
 

@@ -1,7 +1,5 @@
 //! Preemption between clusters: by priority, and by reclaiming borrowed quota.
 
-use std::time::Duration;
-
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -14,7 +12,7 @@ use crate::rayclusters;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE};
 use sluice_testkit::quotas::{cohort, local_queue};
-use sluice_testkit::{TestEnv, eventually, eventually_or_err, invariants};
+use sluice_testkit::{TestEnv, eventually, eventually_or_err, invariants, next_second};
 
 /// Returns a cluster that uses all of the sample queue's quota.
 fn cluster(name: &str, queue: &str, class: Option<&str>) -> String {
@@ -176,8 +174,7 @@ async fn borrowed_quota_is_reclaimed_from_the_newest_workload() {
     // Two clusters of one team: the second borrows the other team's unused quota.
     env.apply(&cluster("own", "team-a", None)).await.expect("a cluster");
     wait_until_running(&env, "own").await;
-    // (The order of admission is compared by condition times, which are whole seconds.)
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    next_second().await;
     env.apply(&cluster("borrower", "team-a", None)).await.expect("a cluster");
     wait_until_running(&env, "borrower").await;
 

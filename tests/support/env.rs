@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -331,6 +331,17 @@ where
             Err(instead) => assert!(tokio::time::Instant::now() < end, "timed out waiting: {what} {instead}"),
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Waits until the wall clock is in its next second. An object created then is newer than those
+/// created before in every order: timestamps in Kubernetes are whole seconds, and ties are broken
+/// by uid.
+pub async fn next_second() {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
+    let start = now();
+    while now() == start {
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

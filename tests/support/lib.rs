@@ -18,4 +18,4 @@ pub mod real_kuberay;
 pub mod timeline;
 pub mod traefik;
 
-pub use env::{Manager, TestEnv, eventually, eventually_or_err, poll_until};
+pub use env::{Manager, TestEnv, eventually, eventually_or_err, next_second, poll_until};
