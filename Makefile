@@ -9,6 +9,7 @@ GATEWAY_API := sigs.k8s.io/gateway-api@v1.6.3
 KUBERAY := github.com/ray-project/kuberay/ray-operator
 DENY_VERSION := 0.20.2
 TRAEFIK_VERSION := 3.7.15
+TYPOS_VERSION := 1.52.0
 ROBOTO_VERSION := 0.0.1
 
 # Every cargo command names the whole workspace, also for one target of it: cargo builds the dependencies with the features
@@ -37,7 +38,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode namespaces processnode-test kuberay golden demo demo-ray demo-stop test traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
+.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-ray demo-stop test traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,7 +91,12 @@ demo-stop: ## Stop what KEEP=1 left running.
 
 golden: testenv ## Record what KubeRay creates for the clusters in tests/integration/pods: make golden KUBERAY_SOURCE=CHECKOUT.
 	cd $(KUBERAY_SOURCE)/ray-operator && go build -ldflags '-s -w' -o bin/kuberay .
-	KUBERAY_SOURCE=$(abspath $(KUBERAY_SOURCE)) $(CARGO_TEST) --test integration -- --ignored record_kuberay_golden_files
+	cargo build --quiet --locked --workspace --bin xtask
+	$(TARGET)/debug/xtask record-pods --kuberay-source $(abspath $(KUBERAY_SOURCE))
+
+record-responses: testenv ## Record the responses of a real API server that the simulated one is compared with.
+	cargo build --quiet --locked --workspace --bin xtask
+	$(TARGET)/debug/xtask record-responses
 
 test: testenv kuberay ## Run all tests: units, simulated histories, and scenarios on a real control plane.
 	cd testenv && go test -vet=off ./...
@@ -138,7 +144,8 @@ conformance: testenv ## Compare the simulator with a real control plane. CONFORM
 bench: ## Measure the queue core. ARGS="baseline --scale 0.1" runs a part of one shape.
 	cargo bench --locked --workspace --bench queue -- $(ARGS)
 
-lint: $(BIN)/cargo-deny tidy ## Check formatting, clippy, rustdoc, licences, duplicates, layers and wording.
+lint: $(BIN)/cargo-deny $(SLUICE_CACHE)/typos tidy ## Check formatting, spelling, clippy, rustdoc, licenses, duplicates, layers and wording.
+	$(SLUICE_CACHE)/typos/bin/typos
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 	RUSTDOCFLAGS='--deny warnings' cargo doc --quiet --locked --workspace --no-deps
@@ -147,6 +154,9 @@ lint: $(BIN)/cargo-deny tidy ## Check formatting, clippy, rustdoc, licences, dup
 
 $(BIN)/cargo-deny:
 	cargo install cargo-deny --version $(DENY_VERSION) --locked --quiet --root $(SLUICE_CACHE)
+
+$(SLUICE_CACHE)/typos:
+	pip install --quiet --root-user-action=ignore --no-deps --target $@ typos==$(TYPOS_VERSION)
 
 generate: ## Regenerate config/crd and docs/reference from the code.
 	cargo build --quiet --locked --workspace --bin xtask

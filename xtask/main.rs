@@ -1,4 +1,5 @@
-//! Generated files and repository checks: `make generate` and `make tidy`.
+//! Generated and recorded files, and repository checks: `make generate`, `make golden`,
+//! `make record-responses` and `make tidy`.
 
 mod generated;
 mod layers;
@@ -11,19 +12,37 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use sluice_testkit::{pod_corpus, recorded_responses};
 
 /// Generates files and checks the repository
 #[derive(Parser)]
 enum Command {
     /// Regenerate config/crd and docs/reference from the code
     Generate,
+    /// Record the objects that KubeRay creates in tests/integration/pods/golden
+    RecordPods {
+        /// Checkout of KubeRay, with the operator built as ray-operator/bin/kuberay
+        #[arg(long, value_name = "DIRECTORY")]
+        kuberay_source: PathBuf,
+    },
+    /// Record the responses of a real API server in tests/simulation/api/recorded/answers.yaml
+    RecordResponses,
     /// Check wording, doc comments, layers, and that generated files are fresh
     Tidy,
 }
 
-fn main() -> ExitCode {
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Generate => generated::write(&repository()),
+        Command::RecordPods { kuberay_source } => {
+            pod_corpus::record(&kuberay_source).await;
+            Ok(Vec::new())
+        }
+        Command::RecordResponses => {
+            recorded_responses::record().await;
+            Ok(Vec::new())
+        }
         Command::Tidy => tidy(&repository()),
     };
     match result {

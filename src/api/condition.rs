@@ -31,21 +31,35 @@ pub fn get<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
+/// Returns the condition of this type if its status is True.
+pub fn get_true<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    get(conditions, type_).filter(|condition| condition.status == status(true))
+}
+
+/// Returns the condition of this type if its status is False.
+pub fn get_false<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Condition> {
+    get(conditions, type_).filter(|condition| condition.status == status(false))
+}
+
 /// Returns whether there is a condition of this type with status True.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
-    get(conditions, type_).is_some_and(|condition| condition.status == "True")
+    get_true(conditions, type_).is_some()
 }
 
 /// Returns whether there is a condition of this type with status False.
 pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
-    get(conditions, type_).is_some_and(|condition| condition.status == "False")
+    get_false(conditions, type_).is_some()
+}
+
+/// Returns the status of a condition that holds, or does not.
+pub fn status(holds: bool) -> &'static str {
+    if holds { "True" } else { "False" }
 }
 
 /// Returns whether the condition is already as [`set`] would make it.
 pub fn is_up_to_date(conditions: &[Condition], verdict: &ConditionUpdate) -> bool {
-    let status = if verdict.status { "True" } else { "False" };
     get(conditions, verdict.type_).is_some_and(|condition| {
-        condition.status == status
+        condition.status == status(verdict.status)
             && condition.reason == verdict.reason
             && condition.observed_generation == verdict.observed_generation
             && condition.message == truncate(verdict.message.clone())
@@ -56,10 +70,9 @@ pub fn is_up_to_date(conditions: &[Condition], verdict: &ConditionUpdate) -> boo
 /// it) only if the status changes. Returns whether anything changed, which includes a newer
 /// observed generation alone.
 pub fn set(conditions: &mut Vec<Condition>, now: Timestamp, verdict: ConditionUpdate) -> bool {
-    let status = if verdict.status { "True" } else { "False" };
     let mut desired = Condition {
         type_: verdict.type_.to_owned(),
-        status: status.to_owned(),
+        status: status(verdict.status).to_owned(),
         reason: verdict.reason,
         message: truncate(verdict.message),
         observed_generation: verdict.observed_generation,

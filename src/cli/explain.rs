@@ -10,7 +10,7 @@ use super::state::{LoadedState, StateSource};
 use sluice_clock::Clock;
 use sluice_engine::{Components, Engine};
 use sluice_inspect::explain::explain;
-use sluice_plan::ObjectRef;
+use sluice_plan::ObjectId;
 
 /// Options of `sluice explain`.
 #[derive(Debug, Args)]
@@ -62,14 +62,10 @@ pub(super) fn run(options: ExplainOptions) -> Result<ExitCode, BoxError> {
     let LoadedState { snapshot, namespace, policy } = options.state.load()?;
     let engine = Engine::read_only(Components::ALL, policy.queue, snapshot.objects().to_vec(), Clock::system().now());
     let engine = engine.with_managed_jobs(policy.managed_jobs);
-    let subject = ObjectRef {
-        api_version: String::new(),
-        kind: options.subject.kind.to_owned(),
-        plural: String::new(),
-        namespace: Some(namespace),
-        name: options.subject.name,
-    };
-    let explanation = explain(&engine, &subject).ok_or_else(|| format!("{subject} not found, or not part of a job"))?;
+    let subject =
+        ObjectId { kind: options.subject.kind.to_owned(), namespace: Some(namespace), name: options.subject.name };
+    let explanation =
+        explain(&engine, subject.clone()).ok_or_else(|| format!("{subject} not found, or not part of a job"))?;
     options.output.print(&explanation)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,7 +19,7 @@ use sluice_manager as manager;
 
 /// Gates Ray workloads on GPU quota in Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "sluice", version, about)]
+#[command(name = "sluice", version)]
 struct CommandLine {
     #[command(subcommand)]
     command: Command,

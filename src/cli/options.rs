@@ -367,7 +367,7 @@ mod tests {
             "ENABLE_RANDOM_POD_DELETE" => Some(random_delete.to_owned()),
             other => panic!("unexpected variable {other}"),
         };
-        let habits = operator_config(upgrades, trims, variable);
-        assert_eq!((habits.default_zero_downtime, habits.random_pod_delete), expected);
+        let config = operator_config(upgrades, trims, variable);
+        assert_eq!((config.default_zero_downtime, config.random_pod_delete), expected);
     }
 }

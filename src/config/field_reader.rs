@@ -12,6 +12,7 @@ use super::field_error::{FieldError, child_path, item_path};
 use sluice_api::duration;
 use sluice_api::kueue::ResourceList;
 use sluice_api::quantity::Exact;
+use sluice_api::selector::Selector;
 
 /// A field of the file, which may be absent.
 pub(super) struct FieldReader<'a> {
@@ -111,15 +112,19 @@ impl<'a> FieldReader<'a> {
         })
     }
 
-    /// Reads a label selector. Invalid requirements are recorded and omitted.
-    pub(super) fn label_selector(&self) -> LabelSelector {
+    /// Reads a label selector. Invalid requirements are recorded and omitted. Returns `None` if there is
+    /// no selector, or an operator does not exist.
+    pub(super) fn label_selector(&self) -> Option<Selector> {
+        if !self.is_set() {
+            return None;
+        }
         let labels = self.field("matchLabels");
         let members = labels.read("a mapping of labels to values", Value::as_object);
         let keys = members.into_iter().flat_map(|members| members.keys());
         let equal = keys.filter_map(|key| Some((key.clone(), labels.field(key).required_string()?))).collect();
         let expressions = self.field("matchExpressions").items();
         let requirements = expressions.iter().filter_map(Self::label_requirement).collect();
-        LabelSelector { match_labels: Some(equal), match_expressions: Some(requirements) }
+        LabelSelector { match_labels: Some(equal), match_expressions: Some(requirements) }.try_into().ok()
     }
 
     fn label_requirement(&self) -> Option<LabelSelectorRequirement> {

@@ -144,11 +144,8 @@ fn scheduler_settings(root: &FieldReader<'_>) -> Settings {
 fn managed_jobs(root: &FieldReader<'_>, not_acted_on: &mut Vec<String>) -> ManagedJobsPolicy {
     let own = root.field("namespace").string();
     let selector = root.field("managedJobsNamespaceSelector");
-    let namespaces = if selector.is_set() {
-        selector.label_selector()
-    } else {
-        all_namespaces_except(SYSTEM_NAMESPACES.into_iter().chain(own.as_deref()))
-    };
+    let by_default = || all_namespaces_except(SYSTEM_NAMESPACES.into_iter().chain(own.as_deref()));
+    let namespaces = selector.label_selector().unwrap_or_else(by_default);
     let without_queue_name = root.field("manageJobsWithoutQueueName").bool().unwrap_or(false);
     let frameworks = frameworks::managed_frameworks(&root.field("integrations").field("frameworks"), not_acted_on);
     let rules = ManagedJobsPolicy { frameworks, manage_jobs_without_queue_name: without_queue_name, namespaces };

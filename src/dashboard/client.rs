@@ -57,10 +57,10 @@ pub struct DashboardClient {
 impl DashboardClient {
     /// Returns a client with this access to Ray. `kube` reads token Secrets, and sends the calls
     /// that go through the API server. `clock` provides the timestamps of replies.
-    pub fn new(kube: kube::Client, clock: Clock, reach: DashboardAccess) -> Self {
+    pub fn new(kube: kube::Client, clock: Clock, access: DashboardAccess) -> Self {
         // Connections are not pooled: a pooled one could still lead to a deleted pod.
         let network = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
-        Self { access: reach, clock, tokens: TokenCache::new(kube.clone()), kube, network }
+        Self { access, clock, tokens: TokenCache::new(kube.clone()), kube, network }
     }
 
     /// Makes a call. The reply contains the result or the error.
@@ -103,8 +103,7 @@ impl DashboardClient {
             doing: request::describe(call),
             cause: error_chain(error),
         };
-        let no_token = |cause| ServeError::Unreachable { doing: request::describe(call), cause };
-        let token = self.tokens.header(call).await.map_err(no_token)?;
+        let token = self.tokens.header(call).await.map_err(|e| unreachable(&e))?;
         let with_token = |mut request: Request<Vec<u8>>| {
             request.headers_mut().extend(token.map(|token| (HeaderName::from_static(token_cache::HEADER), token)));
             request

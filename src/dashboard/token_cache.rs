@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::HeaderValue;
+use http::header::InvalidHeaderValue;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
@@ -17,6 +18,33 @@ pub(super) const HEADER: &str = "x-ray-authorization";
 /// Maximum number of cached tokens. The cache is cleared when it is full, and tokens are read
 /// again.
 const MAX_CACHED_TOKENS: usize = 4096;
+
+/// Reason for which the token of a cluster is not available.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TokenError {
+    /// The Secret cannot be read.
+    #[error("reading {secret}")]
+    Unreadable {
+        /// The Secret, as `Secret NAMESPACE/NAME`.
+        secret: String,
+        /// The error of the API server.
+        source: kube::Error,
+    },
+    /// The Secret has no token.
+    #[error("{secret} has no key {TOKEN_KEY} with the token")]
+    NoToken {
+        /// The Secret, as `Secret NAMESPACE/NAME`.
+        secret: String,
+    },
+    /// The token contains bytes that no HTTP header may contain.
+    #[error("{secret}: the token in {TOKEN_KEY} is not a valid HTTP header value")]
+    InvalidToken {
+        /// The Secret, as `Secret NAMESPACE/NAME`.
+        secret: String,
+        /// The rule that the value breaks.
+        source: InvalidHeaderValue,
+    },
+}
 
 /// Token headers by the uid of the RayCluster.
 #[derive(Clone)]
@@ -34,8 +62,8 @@ impl TokenCache {
     /// Returns the token header for a call; `None` if the call needs no token.
     ///
     /// # Errors
-    /// Fails with a message when the Secret can't be read, or has no valid token.
-    pub(super) async fn header(&self, call: &ServeCall) -> Result<Option<HeaderValue>, String> {
+    /// Returns an error if the Secret cannot be read, or has no valid token.
+    pub(super) async fn header(&self, call: &ServeCall) -> Result<Option<HeaderValue>, TokenError> {
         // Serve proxies need no token.
         if matches!(call.request, ServeRequest::Healthz { .. }) {
             return Ok(None);
@@ -44,14 +72,18 @@ impl TokenCache {
         if let Some(known) = self.lock().get(&call.uid) {
             return Ok(Some(known.clone()));
         }
-        let secret_name = format!("Secret {}/{name}", call.namespace);
+        let secret = format!("Secret {}/{name}", call.namespace);
         let secrets: Api<Secret> = Api::namespaced(self.kube.clone(), &call.namespace);
-        let secret = secrets.get(name).await.map_err(|error| format!("reading {secret_name}: {error}"))?;
-        let token = secret.data.and_then(|mut data| data.remove(TOKEN_KEY));
-        let token = token.ok_or_else(|| format!("{secret_name} has no key {TOKEN_KEY} with the token"))?;
+        let read = match secrets.get(name).await {
+            Ok(read) => read,
+            Err(source) => return Err(TokenError::Unreadable { secret, source }),
+        };
+        let Some(token) = read.data.and_then(|mut data| data.remove(TOKEN_KEY)) else {
+            return Err(TokenError::NoToken { secret });
+        };
         let bearer = [b"Bearer ", token.0.as_slice()].concat();
-        let mut header = HeaderValue::from_bytes(&bearer)
-            .map_err(|_| format!("{secret_name}: the token in {TOKEN_KEY} is not a valid HTTP header value"))?;
+        let mut header =
+            HeaderValue::from_bytes(&bearer).map_err(|source| TokenError::InvalidToken { secret, source })?;
         header.set_sensitive(true);
         let mut known = self.lock();
         if known.len() >= MAX_CACHED_TOKENS {

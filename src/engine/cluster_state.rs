@@ -13,7 +13,7 @@ use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube_core::PartialObjectMeta;
-use kube_core::{Resource, ResourceExt};
+use kube_core::{Resource, ResourceExt, TypeMeta};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -48,13 +48,13 @@ macro_rules! kinds {
         }
 
         impl Object {
-            /// Decodes the response to a write of `target`; `None` if its kind is not watched.
+            /// Decodes an object of this type; `None` if its kind is not watched.
             ///
             /// # Errors
             /// Fails if `value` does not match the kind.
-            pub fn decode(target: &ObjectRef, value: Value) -> Result<Option<Self>, serde_json::Error> {
+            pub fn decode(of: &TypeMeta, value: Value) -> Result<Option<Self>, serde_json::Error> {
                 $(
-                    if target.kind == $kind::kind(&()) && target.api_version == $kind::api_version(&()) {
+                    if of.kind == $kind::kind(&()) && of.api_version == $kind::api_version(&()) {
                         return Ok(Some(strip_and_wrap(serde_json::from_value::<$kind>(value)?)));
                     }
                 )*

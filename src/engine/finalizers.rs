@@ -34,26 +34,26 @@ where
 }
 
 /// Plans the finalizer of a ResourceFlavor.
-pub(super) fn plan_resource_flavor(world: &ClusterState, name: &str) -> Plan {
+pub(super) fn plan_resource_flavor(state: &ClusterState, name: &str) -> Plan {
     let mut plan = Plan::default();
-    if let Some(flavor) = world.resource_flavors.get(&ObjectKey::global(name)) {
-        plan.write(protect_in_use(flavor.as_ref(), is_flavor_in_use(world, name)));
+    if let Some(flavor) = state.resource_flavors.get(&ObjectKey::global(name)) {
+        plan.write(protect_in_use(flavor.as_ref(), is_flavor_in_use(state, name)));
     }
     plan
 }
 
-fn is_flavor_in_use(world: &ClusterState, name: &str) -> bool {
-    world.cluster_queues.iter().any(|(_, queue)| flavors_of_queue(queue).any(|flavor| flavor == name))
-        || world.workloads.iter().any(|(_, workload)| flavors_of_workload(workload).any(|flavor| flavor == name))
+fn is_flavor_in_use(state: &ClusterState, name: &str) -> bool {
+    state.cluster_queues.iter().any(|(_, queue)| flavors_of_queue(queue).any(|flavor| flavor == name))
+        || state.workloads.iter().any(|(_, workload)| flavors_of_workload(workload).any(|flavor| flavor == name))
 }
 
 /// Returns those of `flavors` that are terminating.
 pub(super) fn terminating_flavors<'a>(
-    world: &ClusterState,
+    state: &ClusterState,
     flavors: impl Iterator<Item = &'a str>,
 ) -> BTreeSet<String> {
     let is_terminating = |name: &&str| {
-        let flavor = world.resource_flavors.get(&ObjectKey::global(*name));
+        let flavor = state.resource_flavors.get(&ObjectKey::global(*name));
         flavor.is_some_and(|flavor| flavor.metadata.deletion_timestamp.is_some())
     };
     flavors.filter(is_terminating).map(str::to_owned).collect()
@@ -111,10 +111,10 @@ mod tests {
         assert_eq!(write.map(|write| write.op), expected);
     }
 
-    fn observe<K: WatchedKind>(world: &mut ClusterState, mut manifest: Value) {
+    fn observe<K: WatchedKind>(state: &mut ClusterState, mut manifest: Value) {
         manifest["metadata"]["name"] = "x".into();
         manifest["metadata"]["resourceVersion"] = "1".into();
-        world.apply(strip_and_wrap(serde_json::from_value::<K>(manifest).expect("an object")));
+        state.apply(strip_and_wrap(serde_json::from_value::<K>(manifest).expect("an object")));
     }
 
     fn workload(conditions: &[&str]) -> Value {
@@ -129,20 +129,20 @@ mod tests {
 
     #[test]
     fn flavor_is_in_use_while_a_queue_lists_it_or_a_workload_holds_its_quota() {
-        let mut world = ClusterState::default();
-        assert!(!is_flavor_in_use(&world, "spot"));
+        let mut state = ClusterState::default();
+        assert!(!is_flavor_in_use(&state, "spot"));
 
         let quota = json!({"name": "cpu", "nominalQuota": 1});
         let groups = json!([{"coveredResources": ["cpu"], "flavors": [{"name": "spot", "resources": [quota]}]}]);
-        observe::<ClusterQueue>(&mut world, json!({"metadata": {}, "spec": {"resourceGroups": groups}}));
-        assert!(is_flavor_in_use(&world, "spot"));
+        observe::<ClusterQueue>(&mut state, json!({"metadata": {}, "spec": {"resourceGroups": groups}}));
+        assert!(is_flavor_in_use(&state, "spot"));
 
-        let mut world = ClusterState::default();
-        observe::<Workload>(&mut world, workload(&["QuotaReserved"]));
-        assert!(is_flavor_in_use(&world, "spot"));
+        let mut state = ClusterState::default();
+        observe::<Workload>(&mut state, workload(&["QuotaReserved"]));
+        assert!(is_flavor_in_use(&state, "spot"));
 
-        let mut world = ClusterState::default();
-        observe::<Workload>(&mut world, workload(&["QuotaReserved", "Finished"]));
-        assert!(!is_flavor_in_use(&world, "spot"));
+        let mut state = ClusterState::default();
+        observe::<Workload>(&mut state, workload(&["QuotaReserved", "Finished"]));
+        assert!(!is_flavor_in_use(&state, "spot"));
     }
 }

@@ -23,7 +23,7 @@ use sluice_jobframework::ray_service::RayServiceAdapter;
 use sluice_jobframework::slice_record::{MemberShare, SliceRecord};
 use sluice_jobframework::{self as jobframework, GenericJob, Member, ReconcileContext};
 use sluice_plan::ObjectKey;
-use sluice_plan::{ObjectRef, Plan};
+use sluice_plan::{ObjectId, Plan};
 use sluice_raycluster::revision;
 use sluice_rayservice::services::{selected_cluster, serve_service_name};
 
@@ -53,37 +53,38 @@ pub struct JobSnapshot<'a> {
 impl Engine {
     /// Plans a job; the plan is empty if the job does not exist or belongs to another job.
     pub(super) fn plan_job(&self, job: &JobKey, now: Timestamp) -> Plan {
-        let failures = self.work_queue.failures(&PlannerKey::Job(job.clone()));
-        self.with_job_context(job, |known| self.plan_job_context(known, failures, now)).unwrap_or_default()
+        let failures = self.writes.failures(&PlannerKey::Job(job.clone()));
+        self.with_job_context(job, |context| self.plan_job_context(context, failures, now)).unwrap_or_default()
     }
 
-    /// Calls `see` with a snapshot of a job; `None` if the job does not exist or belongs to
+    /// Calls `inspect` with a snapshot of a job; `None` if the job does not exist or belongs to
     /// another.
-    pub fn with_job<T>(&self, job: &ObjectRef, see: impl FnOnce(JobSnapshot<'_>) -> T) -> Option<T> {
-        let key = ObjectKey::new(job.namespace.clone().unwrap_or_default(), job.name.clone());
+    pub fn with_job<T>(&self, job: impl Into<ObjectId>, inspect: impl FnOnce(JobSnapshot<'_>) -> T) -> Option<T> {
+        let job = job.into();
+        let key = ObjectKey::new(job.namespace.unwrap_or_default(), job.name);
         let key = JobKey::of_kind(&job.kind, key)?;
-        self.with_job_context(&key, |known| {
-            see(JobSnapshot { job: known.job, managed: known.managed, workloads: known.workloads })
+        self.with_job_context(&key, |context| {
+            inspect(JobSnapshot { job: context.job, managed: context.managed, workloads: context.workloads })
         })
     }
 
-    fn with_job_context<T>(&self, job: &JobKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+    fn with_job_context<T>(&self, job: &JobKey, inspect: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
         match job {
-            JobKey::RayService(key) => self.with_ray_service(key, see),
-            JobKey::RayCluster(key) => self.with_ray_cluster(key, see),
-            JobKey::RayJob(key) => self.with_ray_job(key, see),
-            JobKey::BatchJob(key) => self.with_batch_job(key, see),
+            JobKey::RayService(key) => self.with_ray_service(key, inspect),
+            JobKey::RayCluster(key) => self.with_ray_cluster(key, inspect),
+            JobKey::RayJob(key) => self.with_ray_job(key, inspect),
+            JobKey::BatchJob(key) => self.with_batch_job(key, inspect),
         }
     }
 
-    fn with_ray_service<T>(&self, key: &ObjectKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+    fn with_ray_service<T>(&self, key: &ObjectKey, inspect: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
         let service = self.cluster_state.ray_services.get(key)?;
         let uid = service.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
         let templates = KnownTemplates::from_workloads(workloads.iter().copied());
         let children = self.cluster_state.ray_clusters.by_index(&owner_key(&uid));
         let children = children.map(|child| self.ray_cluster_job(child, &templates)).collect();
-        Some(see(JobContext {
+        Some(inspect(JobContext {
             job: &RayServiceAdapter { service, clusters: children, serving_clusters: self.serving_clusters(service) },
             managed: self.managed_service(service),
             orphaned_members: self.orphaned_members(&key.namespace, &workloads, &templates),
@@ -93,11 +94,11 @@ impl Engine {
         }))
     }
 
-    fn with_ray_cluster<T>(&self, key: &ObjectKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+    fn with_ray_cluster<T>(&self, key: &ObjectKey, inspect: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
         let cluster = self.cluster_state.ray_clusters.get(key).filter(|cluster| is_standalone(cluster))?;
         let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
         let templates = KnownTemplates::from_workloads(workloads.iter().copied());
-        Some(see(JobContext {
+        Some(inspect(JobContext {
             job: &self.ray_cluster_job(cluster, &templates),
             managed: self.managed_cluster(cluster),
             orphaned_members: self.orphaned_members(&key.namespace, &workloads, &templates),
@@ -107,7 +108,7 @@ impl Engine {
         }))
     }
 
-    fn with_ray_job<T>(&self, key: &ObjectKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+    fn with_ray_job<T>(&self, key: &ObjectKey, inspect: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
         let job = self.cluster_state.ray_jobs.get(key).filter(|job| !job.spec.uses_existing_cluster())?;
         let uid = job.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
@@ -117,7 +118,7 @@ impl Engine {
             self.groups_of_ray_job_cluster(&uid),
             self.submitter_job(&uid),
         );
-        Some(see(JobContext {
+        Some(inspect(JobContext {
             job: &RayJobAdapter::new(job, groups, self.pods_of_ray_job(&uid), &templates),
             managed: self.managed_ray_job(job),
             // `pods_of_ray_job` includes the pods of deleted clusters.
@@ -128,7 +129,7 @@ impl Engine {
         }))
     }
 
-    fn with_batch_job<T>(&self, key: &ObjectKey, see: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
+    fn with_batch_job<T>(&self, key: &ObjectKey, inspect: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
         let job = self.cluster_state.batch_jobs.get(key)?;
         let uid = job.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
@@ -140,7 +141,7 @@ impl Engine {
             // The RayJob or RayCluster covers this submitter.
             SubmitterOf::OwnCluster => return None,
         };
-        Some(see(JobContext {
+        Some(inspect(JobContext {
             managed: self.managed_batch_job(job, queued.meta()),
             job: &queued,
             // A batch/v1 Job is its only member.
@@ -151,25 +152,18 @@ impl Engine {
         }))
     }
 
-    fn plan_job_context(&self, known: JobContext<'_>, failures: u32, now: Timestamp) -> Plan {
-        let JobContext {
-            job,
-            managed,
-            workloads,
-            orphaned_members: outlived,
-            pod_priority_class: pod_class,
-            creates_pods: makes_pods,
-        } = known;
+    fn plan_job_context(&self, context: JobContext<'_>, failures: u32, now: Timestamp) -> Plan {
+        let JobContext { job, managed, workloads, orphaned_members, pod_priority_class, creates_pods } = context;
         jobframework::plan(&ReconcileContext {
             job,
             managed,
             workloads,
-            orphaned_members: outlived,
+            orphaned_members,
             scheduler: self.queue_adapter.scheduler(),
-            priority: priorities::job_priority(&self.cluster_state, job, pod_class),
+            priority: priorities::job_priority(&self.cluster_state, job, pod_priority_class),
             placement: &|flavors: &BTreeSet<String>| self.pod_set_info(flavors),
             flavor_bound_pod_sets: &|slice: &Workload| self.queue_adapter.flavor_bound_pod_sets(slice),
-            creates_pods: makes_pods,
+            creates_pods,
             consecutive_failures: failures,
             reports_pods_ready: self.queue_adapter.tracks_pods_ready(),
             now,
@@ -205,8 +199,8 @@ impl Engine {
         let owned = owner_key(service.metadata.uid.as_deref().unwrap_or_default());
         let serve = self.cluster_state.services.by_index(&owned).find(|service| service.name_any() == serve_service);
         let children: Vec<&RayCluster> = self.cluster_state.ray_clusters.by_index(&owned).map(AsRef::as_ref).collect();
-        let ways = self.traffic_routing(service, &children);
-        let shares = children.iter().filter(|child| ways.traffic_share(child).is_some_and(|share| share > 0));
+        let routing = self.traffic_routing(service, &children);
+        let shares = children.iter().filter(|child| routing.traffic_share(child).is_some_and(|share| share > 0));
         let leads_to = serve.and_then(|serve| selected_cluster(serve)).map(str::to_owned);
         shares.map(|child| child.name_any()).chain(leads_to).collect()
     }

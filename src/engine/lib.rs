@@ -7,27 +7,24 @@
 pub mod cluster_state;
 pub mod event_dedup;
 mod finalizers;
-pub mod in_flight;
 mod job_context;
 mod managed;
 mod operator_config;
 mod owners;
 mod planner_key;
 mod planners;
-mod pod_expectations;
-mod pod_write_failures;
 mod priorities;
 mod queue_adapter;
 mod ray_jobs;
 mod recreate;
-mod slice_expectations;
+mod slice_changes;
 mod spec_cache;
 pub mod store;
 pub mod tokens;
 mod triggers;
-mod unacknowledged;
-pub mod work_queue;
+mod work_queue;
 mod workload_events;
+mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,27 +33,22 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use cluster_state::{Change, ClusterState, Object, ObjectList, PodOwnerId};
 use event_dedup::EventDeduplicator;
-use in_flight::{InFlight, WriteId};
 pub use job_context::JobSnapshot;
 pub use operator_config::OperatorConfig;
 use planner_key::PlannerKey;
-use pod_expectations::PodExpectations;
-use pod_write_failures::PodWriteFailures;
 use queue_adapter::QueueAdapter;
-use slice_expectations::SliceExpectations;
+use slice_changes::PlannedSliceChanges;
 use sluice_jobframework::managed::ManagedJobsPolicy;
 use sluice_plan::ObjectKey;
 use sluice_plan::ServeReply;
-use sluice_plan::{EventRecord, Plan, ServeCall, Write, WriteOp};
+use sluice_plan::{EventRecord, Plan, ServeCall, Write};
 use sluice_queue as queue;
 use sluice_rayservice::ServeObservation;
 use spec_cache::SpecCache;
 use tokens::TokenKey;
-use unacknowledged::UnacknowledgedWrites;
-use work_queue::RateLimitedQueue;
-
-/// Consecutive write conflicts of one planner that emit no Event.
-const SILENT_CONFLICTS: u32 = 5;
+use work_queue::WorkQueue;
+pub use writes::WriteId;
+use writes::{Released, WriteTracker};
 
 /// An input to the engine: a watch event, a write result or a Serve reply.
 #[derive(Debug)]
@@ -175,37 +167,25 @@ pub struct Engine {
     queue_adapter: QueueAdapter,
     serve_observations: BTreeMap<ObjectKey, ServeObservation>,
     serve_calls_in_flight: BTreeSet<(ObjectKey, &'static str)>,
-    work_queue: RateLimitedQueue<PlannerKey>,
-    in_flight: InFlight<PlannerKey>,
-    unacknowledged_writes: UnacknowledgedWrites<PlannerKey>,
-    slice_expectations: SliceExpectations,
-    pod_expectations: PodExpectations,
-    pod_write_failures: PodWriteFailures,
+    work_queue: WorkQueue<PlannerKey>,
+    writes: WriteTracker,
+    slice_changes: PlannedSliceChanges,
     event_deduplicator: EventDeduplicator,
     token_key: TokenKey,
-    /// Kubernetes Events about writes that are still in flight.
-    deferred_events: Vec<DeferredEvents>,
     is_draining: bool,
-}
-
-/// Kubernetes Events to emit once all of these writes succeed, and to drop if one fails.
-#[derive(Debug)]
-struct DeferredEvents {
-    pending_writes: BTreeSet<WriteId>,
-    events: Vec<EventRecord>,
 }
 
 impl Engine {
     /// Creates an engine that decides nothing until each of `scopes` has been listed. `tokens`
     /// derives the auth tokens of Ray clusters.
     pub fn new(
-        halves: Components,
+        components: Components,
         settings: queue::Settings,
         scopes: impl IntoIterator<Item = Scope>,
         tokens: TokenKey,
     ) -> Self {
         Self {
-            components: halves,
+            components,
             managed_jobs_policy: ManagedJobsPolicy::default(),
             operator_config: OperatorConfig::default(),
             cluster_state: ClusterState::default(),
@@ -214,15 +194,11 @@ impl Engine {
             queue_adapter: QueueAdapter::new(settings),
             serve_observations: BTreeMap::new(),
             serve_calls_in_flight: BTreeSet::new(),
-            work_queue: RateLimitedQueue::default(),
-            in_flight: InFlight::default(),
-            unacknowledged_writes: UnacknowledgedWrites::default(),
-            slice_expectations: SliceExpectations::default(),
-            pod_expectations: PodExpectations::default(),
-            pod_write_failures: PodWriteFailures::default(),
+            work_queue: WorkQueue::default(),
+            writes: WriteTracker::default(),
+            slice_changes: PlannedSliceChanges::default(),
             event_deduplicator: EventDeduplicator::default(),
             token_key: tokens,
-            deferred_events: Vec::new(),
             is_draining: false,
         }
     }
@@ -236,15 +212,15 @@ impl Engine {
 
     /// Replaces the operator configuration, [`OperatorConfig::default`].
     #[must_use]
-    pub fn with_operator_config(mut self, habits: OperatorConfig) -> Self {
-        self.operator_config = habits;
+    pub fn with_operator_config(mut self, config: OperatorConfig) -> Self {
+        self.operator_config = config;
         self
     }
 
     /// Creates an engine for queries: it has observed these objects and emits no commands. The
     /// scheduler has run one cycle, so its pending decisions can be inspected.
-    pub fn read_only(halves: Components, settings: queue::Settings, objects: Vec<Object>, now: Timestamp) -> Self {
-        let mut engine = Self::new(halves, settings, [], TokenKey::insecure());
+    pub fn read_only(components: Components, settings: queue::Settings, objects: Vec<Object>, now: Timestamp) -> Self {
+        let mut engine = Self::new(components, settings, [], TokenKey::insecure());
         engine.drain();
         engine.step(now, objects.into_iter().map(EngineInput::Applied));
         engine.queue_adapter.cycle(now);
@@ -295,13 +271,9 @@ impl Engine {
                 self.work_queue.enqueue(planner);
             }
         }
-        for cluster in self.pod_expectations.expire(now) {
-            self.enqueue_dependents_of_pods(&cluster);
-        }
-        for planner in self.unacknowledged_writes.expire(now) {
-            self.work_queue.enqueue(planner);
-        }
-        for planner in self.work_queue.drain_due(now) {
+        let released = self.writes.expire(now);
+        self.enqueue_released(released);
+        for planner in self.work_queue.drain_due(now, |planner| self.writes.backoff_end(planner)) {
             let plan = self.plan(&planner, now);
             self.dispatch(now, planner, plan, &mut effects);
         }
@@ -320,17 +292,16 @@ impl Engine {
 
     /// Reports whether no write awaits its result.
     pub fn is_idle(&self) -> bool {
-        self.in_flight.is_empty()
+        self.writes.is_idle()
     }
 
     /// Returns the earliest time at which [`step`](Self::step) has work without new inputs; `None`
     /// if there is none, or before the engine is synced.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let wakes = [
-            self.work_queue.next_deadline(),
+            self.work_queue.next_deadline(|planner| self.writes.backoff_end(planner)),
             self.queue_adapter.next_deadline(),
-            self.pod_expectations.next_deadline(),
-            self.unacknowledged_writes.next_deadline(),
+            self.writes.next_deadline(),
         ];
         if !self.is_synced() {
             return None;
@@ -362,24 +333,12 @@ impl Engine {
         }
     }
 
-    /// Updates all trackers from a change and enqueues the planners that it triggers.
+    /// Updates all derived state from a change and enqueues the planners that it triggers.
     fn on_changed(&mut self, now: Timestamp, change: &Change) {
-        for side in change.versions() {
-            let reference = side.reference();
-            let unblocked = self.in_flight.on_observed(&reference, change.after.is_none());
-            let resolved = self.unacknowledged_writes.on_observed(&reference, change.after.as_ref().map(Object::meta));
-            for planner in unblocked.into_iter().chain(resolved) {
-                self.work_queue.enqueue(planner);
-            }
-        }
+        let released = self.writes.on_observed(change);
+        self.enqueue_released(released);
         if let (Some(Object::RayCluster(gone)), None) = (&change.before, &change.after) {
             self.serve_observations.remove(&ObjectKey::of(gone.as_ref()));
-            self.pod_write_failures.forget(&ObjectKey::of(gone.as_ref()));
-        }
-        match &change.after {
-            Some(object @ Object::Pod(pod)) => self.pod_expectations.on_observed(&object.reference(), pod),
-            Some(Object::Workload(slice)) => self.slice_expectations.on_observed(slice),
-            _ => {}
         }
         self.spec_cache.observe(change, self.components);
         if self.components.queue_manager {
@@ -398,31 +357,15 @@ impl Engine {
         result: Result<WriteOutcome, WriteError>,
         effects: &mut Vec<Command>,
     ) {
-        // Trackers first: each has to know the outcome before any planner runs again.
-        let gone =
-            matches!(result, Ok(WriteOutcome::Deleted)) || matches!(&result, Err(error) if error.code == Some(404));
-        let planners = self.in_flight.on_result(id, write, gone);
-        let known = !matches!(&result, Err(error) if error.code.is_none());
-        if result.is_ok() || gone {
-            self.unacknowledged_writes
-                .on_accepted(write, gone)
-                .into_iter()
-                .for_each(|planner| self.work_queue.enqueue(planner));
-        } else if !known && (self.cluster_state.is_unchanged_since_plan(write) || self.creates_unobserved_slice(write))
-        {
-            self.unacknowledged_writes.record(write, now);
-        }
-        if let Some(cluster) = self.pod_expectations.on_result(id, known, now) {
-            self.enqueue_dependents_of_pods(&cluster);
-        }
+        // The tracker first: it has to know the outcome before any planner runs again.
+        let settled = self.writes.on_result(id, write, &result, &self.cluster_state, now);
+        self.enqueue_released(settled.released);
         match result {
-            Ok(answer) => {
-                planners.iter().for_each(|planner| self.on_write_succeeded(planner, write));
-                self.emit_deferred(now, id, effects);
-                if let WriteOutcome::Object(object) = answer {
+            Ok(outcome) => {
+                settled.events.into_iter().for_each(|event| self.emit(now, event, effects));
+                if let WriteOutcome::Object(object) = outcome {
                     self.on_applied(now, object);
                 }
-                planners.into_iter().for_each(|planner| self.work_queue.enqueue(planner));
             }
             Err(error) => {
                 if error.target_not_found
@@ -430,25 +373,24 @@ impl Engine {
                 {
                     self.on_changed(now, &change);
                 }
-                self.deferred_events.retain(|untold| !untold.pending_writes.contains(&id));
                 self.queue_adapter.on_write_failed(now, write, &error);
-                // Conflicts are routine. If they persist, another object holds the name.
-                let is_reported = |planner: &&PlannerKey| {
-                    !error.is_conflict() || self.work_queue.failures(planner) >= SILENT_CONFLICTS
-                };
-                let owners = planners.iter().filter(is_reported);
-                let notes: Vec<EventRecord> =
-                    owners.filter_map(|planner| self.write_failure_event(planner, write, &error)).collect();
-                notes.into_iter().for_each(|note| self.emit(now, note, effects));
-                planners.into_iter().for_each(|planner| self.on_write_failed(planner, write, &error, now));
+                for planner in settled.reporters {
+                    if let Some(event) = self.write_failure_event(&planner, write, &error) {
+                        self.emit(now, event, effects);
+                    }
+                }
             }
         }
     }
 
-    /// Reports whether a write creates a slice that has not been observed yet.
-    fn creates_unobserved_slice(&self, write: &Write) -> bool {
-        let key = ObjectKey::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
-        slice_expectations::job_of_create(write).is_some() && self.cluster_state.workloads.get(&key).is_none()
+    /// Enqueues the planners that run again because of what happened to a write.
+    fn enqueue_released(&mut self, released: Released) {
+        for owner in &released.pod_owners {
+            self.enqueue_dependents_of_pods(owner);
+        }
+        for planner in released.planners {
+            self.work_queue.enqueue(planner);
+        }
     }
 
     /// Enqueues the planners that depend on the pods of `cluster`.
@@ -467,54 +409,28 @@ impl Engine {
         }
     }
 
-    /// Turns a plan into commands. Writes that are in backoff, blocked by an unacknowledged write,
-    /// or whose objects have a write in flight are dropped; their planner runs again later.
-    fn dispatch(&mut self, now: Timestamp, planner: PlannerKey, mut plan: Plan, effects: &mut Vec<Command>) {
-        let has_writes = !plan.writes.is_empty();
-        self.apply_backoff(&planner, &mut plan, now);
-        self.work_queue.enqueue_at(planner.clone(), plan.wake_at);
-        let (mut sent, mut changed) = (BTreeSet::new(), BTreeSet::new());
-        for write in plan.writes {
-            let write = self.slice_expectations.serialize_after_last(write);
-            if self.unacknowledged_writes.is_blocked(&write, &planner) {
-                continue;
-            }
-            if let Some(id) = self.in_flight.begin(&write, &planner) {
-                let key = ObjectKey::new(write.target.namespace.clone().unwrap_or_default(), write.target.name.clone());
-                let pod = if write.target.kind == "Pod" { self.cluster_state.pods.get(&key) } else { None };
-                self.pod_expectations.record(id, &write, pod.map(AsRef::as_ref));
-                self.slice_expectations.record(&write);
-                if !matches!(write.op, WriteOp::PatchStatus(_)) {
-                    changed.insert(write.target.clone());
-                }
-                effects.push(Command::Write(id, write));
-                sent.insert(id);
+    /// Turns a plan into commands. The planner of a write that is blocked or in backoff runs again
+    /// later.
+    fn dispatch(&mut self, now: Timestamp, planner: PlannerKey, plan: Plan, effects: &mut Vec<Command>) {
+        let Plan { writes, events, serve_calls, wake_at } = plan;
+        if let PlannerKey::Job(job) = &planner {
+            for slice in self.slice_changes.record(job, &writes) {
+                self.work_queue.enqueue(PlannerKey::Workload(slice));
             }
         }
-        plan.events.retain(|note| note.only_if_written.as_ref().is_none_or(|object| changed.contains(object)));
-        for call in plan.serve_calls {
+        let begun = self.writes.begin(&planner, writes, events, &self.cluster_state, now);
+        effects.extend(begun.sent.into_iter().map(|(id, write)| Command::Write(id, write)));
+        for call in serve_calls {
             let cluster = ObjectKey::new(call.namespace.clone(), call.cluster.clone());
             if self.serve_calls_in_flight.insert((cluster, call.request.kind())) {
                 effects.push(Command::CallServe(call));
             }
         }
-        // Events about writes are deferred until all of them succeed. If none was sent, the planner
-        // returns them again with its next plan.
-        if !has_writes {
-            plan.events.into_iter().for_each(|note| self.emit(now, note, effects));
-        } else if !sent.is_empty() && !plan.events.is_empty() {
-            self.deferred_events.push(DeferredEvents { pending_writes: sent, events: plan.events });
+        begun.events.into_iter().for_each(|event| self.emit(now, event, effects));
+        if begun.changes_failures {
+            self.work_queue.enqueue(planner.clone());
         }
-    }
-
-    /// Records that a write succeeded and emits the deferred Events whose last open write it was.
-    fn emit_deferred(&mut self, now: Timestamp, id: WriteId, effects: &mut Vec<Command>) {
-        for untold in &mut self.deferred_events {
-            untold.pending_writes.remove(&id);
-        }
-        let completed = self.deferred_events.extract_if(.., |untold| untold.pending_writes.is_empty());
-        let notes: Vec<EventRecord> = completed.flat_map(|untold| untold.events).collect();
-        notes.into_iter().for_each(|note| self.emit(now, note, effects));
+        self.work_queue.enqueue_at(planner, [wake_at, begun.retry_at].into_iter().flatten().min());
     }
 
     /// Emits an Event unless an equal one was emitted recently.

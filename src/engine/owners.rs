@@ -11,13 +11,13 @@ use super::cluster_state::{self, ClusterState, PodOwnerId};
 use super::planner_key::JobKey;
 
 /// Returns the RayService that owns a RayCluster.
-pub(super) fn service_of_cluster(world: &ClusterState, cluster: &ObjectKey) -> Option<ObjectKey> {
-    world.ray_clusters.get(cluster).and_then(|cluster| controller_key(cluster.as_ref(), "RayService"))
+pub(super) fn service_of_cluster(state: &ClusterState, cluster: &ObjectKey) -> Option<ObjectKey> {
+    state.ray_clusters.get(cluster).and_then(|cluster| controller_key(cluster.as_ref(), "RayService"))
 }
 
 /// Returns the RayCluster with this identity; `None` if it is deleted.
-pub(super) fn existing_cluster<'a>(world: &'a ClusterState, cluster: &PodOwnerId) -> Option<&'a Arc<RayCluster>> {
-    world.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
+pub(super) fn existing_cluster<'a>(state: &'a ClusterState, cluster: &PodOwnerId) -> Option<&'a Arc<RayCluster>> {
+    state.ray_clusters.get(&cluster.key).filter(|known| known.metadata.uid.as_ref() == Some(&cluster.uid))
 }
 
 /// Returns the job that owns a Workload; `None` if its controller is of an unsupported kind.

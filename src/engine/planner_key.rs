@@ -2,14 +2,15 @@
 
 use sluice_plan::ObjectKey;
 
-/// Identifies one planner run. Planners due at the same time run in this order: quota before the
-/// objects that depend on it.
+/// Identifies one planner run. Planners due at the same time run in this order: jobs before their
+/// Workloads, which are not admitted while their job changes them, and quota before the objects that
+/// depend on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PlannerKey {
-    /// Status and finalizer of a Workload.
-    Workload(ObjectKey),
     /// Suspension and slices of a job.
     Job(JobKey),
+    /// Status and finalizer of a Workload.
+    Workload(ObjectKey),
     /// Status and finalizer of a ClusterQueue.
     ClusterQueue(String),
     /// Status of a Cohort.

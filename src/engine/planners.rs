@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -15,6 +15,7 @@ use super::owners::{controller_key, existing_cluster, is_standalone, owning_job_
 use super::planner_key::{JobKey, PlannerKey};
 use super::priorities;
 use super::recreate::RecreateState;
+use super::slice_changes::changed_slices;
 use super::spec_cache::ClusterSpecInfo;
 use super::{Engine, WriteError, finalizers};
 use sluice_api::gateway_api::HTTPRoute;
@@ -25,7 +26,7 @@ use sluice_jobframework::members::{MemberPods, is_live};
 use sluice_jobframework::pod_classifier::KnownTemplates;
 use sluice_jobframework::ray_cluster::cluster_member;
 use sluice_jobframework::slice_record::SliceRecord;
-use sluice_jobframework::{self as jobframework, PodGroupDemands, slices};
+use sluice_jobframework::{self as jobframework, DemandError, PodGroupDemands, slices};
 use sluice_plan::ObjectKey;
 use sluice_plan::{EventRecord, ObjectRef, Plan, Write};
 use sluice_queue::PreemptiblePart;
@@ -37,10 +38,6 @@ use sluice_rayservice::incremental::gateway::{self, TrafficRouting};
 use sluice_rayservice::incremental::http_route::{self, ServiceBackends, route_name, route_names};
 use sluice_rayservice::serve_config_history::StoredServeConfig;
 use sluice_rayservice::services::serve_service_name;
-
-/// Interval at which the admission of an outdated slice is rechecked. A change of the slice itself
-/// triggers its planner immediately.
-const OUTDATED_SLICE_RECHECK_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 
 /// Pods of a cluster that the queue manager grants, and their scheduling directives.
 struct ClusterGrant {
@@ -105,8 +102,8 @@ impl Engine {
                 return Plan { writes: vec![write], ..Plan::default() };
             }
             if self.queue_adapter.admits(key) && self.is_outdated_slice(workload, now) {
-                let wake_at = now.checked_add(OUTDATED_SLICE_RECHECK_INTERVAL).ok();
-                return Plan { wake_at, ..Plan::default() };
+                // It runs again once its job plans no more changes to it.
+                return Plan::default();
             }
             return self.queue_adapter.plan_workload(&self.cluster_state, workload, now);
         }
@@ -137,13 +134,18 @@ impl Engine {
     /// Reports whether the job of a slice plans to change or delete it. The demand of such a slice
     /// may be obsolete, and its admission would replace the slice that covers the running pods.
     fn is_outdated_slice(&self, slice: &Workload, now: Timestamp) -> bool {
-        let writes = owning_job_key(slice).map(|job| self.plan_job(&job, now).writes).unwrap_or_default();
-        writes.iter().any(|write| write.target == ObjectRef::of(slice))
+        let Some(job) = owning_job_key(slice) else { return false };
+        let key = ObjectKey::of(slice);
+        if self.work_queue.is_enqueued(&PlannerKey::Job(job.clone())) {
+            // A backoff holds the job, which has changed since its last plan.
+            return changed_slices(&self.plan_job(&job, now).writes).contains(&key);
+        }
+        self.slice_changes.includes(&job, &key)
     }
 
     fn plan_ray_service(&self, key: &ObjectKey, now: Timestamp) -> Plan {
         let Some(service) = self.cluster_state.ray_services.get(key) else { return Plan::default() };
-        let Some(goal) = self.spec_cache.desired_service(key) else { return Plan::default() };
+        let Some(desired) = self.spec_cache.desired_service(key) else { return Plan::default() };
         let uid = service.uid().unwrap_or_default();
         let children: Vec<&RayCluster> =
             self.cluster_state.ray_clusters.by_index(&owner_key(&uid)).map(AsRef::as_ref).collect();
@@ -164,7 +166,7 @@ impl Engine {
             .filter_map(|child| Some((child.name_any(), self.serve_observations.get(&ObjectKey::of(*child))?)));
         rayservice::plan(&rayservice::ObservedService {
             service,
-            desired: goal,
+            desired,
             head_pods: head_pods.collect(),
             services: self.cluster_state.services.by_index(&owner_key(&uid)).map(AsRef::as_ref).collect(),
             endpoint_slices: self.cluster_state.endpoint_slices.by_index(&serve_service).map(AsRef::as_ref).collect(),
@@ -235,7 +237,7 @@ impl Engine {
 
     fn plan_ray_cluster(&self, key: &ObjectKey, now: Timestamp) -> Plan {
         let Some(cluster) = self.cluster_state.ray_clusters.get(key) else { return Plan::default() };
-        let Some(makeup) = self.spec_cache.cluster_info(key) else { return Plan::default() };
+        let Some(spec_info) = self.spec_cache.cluster_info(key) else { return Plan::default() };
         if is_standalone(cluster)
             && self.managed_cluster(cluster) == ManagementState::OnHold(HoldReason::AssignDefaultQueue)
         {
@@ -248,21 +250,21 @@ impl Engine {
         let last_valid = || {
             self.revision_history(cluster)
                 .effective_cluster(cluster, state.current_revision())
-                .filter(|_| makeup.pod_groups.is_err())
+                .filter(|_| spec_info.pod_groups.is_err())
         };
         let mut plan = match state.effective_cluster().cloned().or_else(last_valid) {
             Some(earlier) => {
                 let as_earlier = ClusterSpecInfo::from_cluster(&earlier, self.components.ray_operator);
-                let rejected = makeup.pod_groups.as_ref().err().map(Vec::as_slice).unwrap_or_default();
+                let rejected = spec_info.pod_groups.as_ref().err().map(Vec::as_slice).unwrap_or_default();
                 self.plan_pods(&earlier, &as_earlier, rejected, &state, now)
             }
-            None => self.plan_pods(cluster, makeup, &[], &state, now),
+            None => self.plan_pods(cluster, spec_info, &[], &state, now),
         };
         let is_ours = is_standalone(cluster) && !is_managed_elsewhere(cluster.spec.managed_by.as_deref());
-        if is_ours && makeup.pod_groups.is_ok() && cluster.metadata.deletion_timestamp.is_none() {
+        if is_ours && spec_info.pod_groups.is_ok() && cluster.metadata.deletion_timestamp.is_none() {
             self.revision_history(cluster).plan(
                 cluster,
-                &makeup.pod_affecting_spec,
+                &spec_info.pod_affecting_spec,
                 &self.pods_of_cluster(cluster),
                 &mut plan,
             );
@@ -273,24 +275,24 @@ impl Engine {
     fn plan_pods(
         &self,
         cluster: &RayCluster,
-        makeup: &ClusterSpecInfo,
+        spec_info: &ClusterSpecInfo,
         rejected: &[FieldError],
         state: &RecreateState,
         now: Timestamp,
     ) -> Plan {
         let uid = cluster.uid().unwrap_or_default();
         let namespace = cluster.namespace().unwrap_or_default();
-        let ClusterGrant { grant, pod_set_infos: marks, covering_slice: payer } =
-            self.cluster_grant(cluster, &makeup.quota_groups, state);
+        let ClusterGrant { grant, pod_set_infos, covering_slice } =
+            self.cluster_grant(cluster, &spec_info.quota_groups, state);
         raycluster::plan(&raycluster::ClusterContext {
             cluster,
-            groups: &makeup.pod_groups,
+            groups: &spec_info.pod_groups,
             rejected_spec_errors: rejected,
             pod_policy: state.pod_policy(),
             revision: state.current_revision().clone(),
             pods: self.pods_of_cluster(cluster),
-            expected_pods: self.pod_expectations.expected(&uid),
-            replica_failure: self.pod_write_failures.reported_failure(&ObjectKey::of(cluster)),
+            expected_pods: self.writes.expected_pods(&uid),
+            replica_failure: self.writes.reported_failure(&ObjectKey::of(cluster)),
             random_pod_delete: self.operator_config.random_pod_delete,
             services: self.cluster_state.services.by_index(&owner_key(&uid)).map(AsRef::as_ref).collect(),
             ingress: self
@@ -303,8 +305,8 @@ impl Engine {
             redis_cleanup_job: self.redis_cleanup_job(cluster),
             shares_storage_with: self.cluster_sharing_storage(cluster),
             grant,
-            pod_set_infos: marks,
-            covering_slice: payer,
+            pod_set_infos,
+            covering_slice,
             now,
         })
     }
@@ -397,22 +399,22 @@ impl Engine {
         let share = revision::member_uid(cluster.metadata.uid.as_deref().unwrap_or_default(), state.current_revision());
         let member = cluster_member(cluster, share, &MemberPods::default(), wanted.clone(), &KnownTemplates::default());
         let earlier = slice.map(|slice| slice.outdated_pods(&member)).unwrap_or_default();
-        let marks = member.groups.iter().flatten().map(|group| {
+        let pod_set_infos = member.groups.iter().flatten().map(|group| {
             let share = slice.and_then(|slice| Some((slice, slice.record.member(&member.uid)?)));
             let covered = share.and_then(|(slice, share)| Some((slice, share.pod_set_of(&group.kind())?)));
-            let mark = PodSetInfo {
+            let info = PodSetInfo {
                 shape: group.shape.clone(),
                 pod_set: covered.map(|(_, pod_set)| pod_set.to_owned()),
                 placement: covered.map(|(slice, name)| self.pod_set_info(&slice.flavors(name))).unwrap_or_default(),
                 earlier_pods: earlier.get(&group.name).copied().unwrap_or(0),
             };
-            (group.name.clone(), mark)
+            (group.name.clone(), info)
         });
         let granted = slice.map(|slice| slice.granted_pods(&member)).unwrap_or_default();
         let takes_back = slice.is_some_and(|slice| slice.preempted_part == Some(PreemptiblePart::Replicas));
         ClusterGrant {
             grant: if takes_back { Grant::Reclaim(granted) } else { Grant::UpTo(granted) },
-            pod_set_infos: marks.collect(),
+            pod_set_infos: pod_set_infos.collect(),
             covering_slice: slice.map(|slice| ObjectRef::of(slice.workload)),
         }
     }
@@ -431,18 +433,17 @@ impl Engine {
     /// Reports whether the member with this uid has live or expected running pods.
     fn may_run_pods(&self, member: &str) -> bool {
         let has_pods = |owner: &str| {
-            self.observed_pods(owner).into_iter().any(is_live)
-                || !self.pod_expectations.expected_running(owner).is_empty()
+            self.observed_pods(owner).into_iter().any(is_live) || !self.writes.expected_running_pods(owner).is_empty()
         };
         has_pods(member) || self.pod_owner_uids(&owner_key(member)).any(has_pods)
     }
 
     /// Returns the pod groups that the spec of a cluster requests quota for.
     pub(super) fn spec_groups(&self, cluster: &RayCluster) -> Arc<PodGroupDemands> {
-        let unobserved = || Arc::new(Err(format!("RayCluster {} has not been observed yet", cluster.name_any())));
+        let unobserved = || Arc::new(Err(DemandError::ClusterNotObserved { cluster: cluster.name_any() }));
         self.spec_cache
             .cluster_info(&ObjectKey::of(cluster))
-            .map_or_else(unobserved, |makeup| makeup.quota_groups.clone())
+            .map_or_else(unobserved, |spec_info| spec_info.quota_groups.clone())
     }
 
     fn pods_of_cluster(&self, cluster: &RayCluster) -> Vec<&Pod> {
@@ -451,7 +452,7 @@ impl Engine {
 
     /// Returns the observed pods of the member with this uid, and those expected to run.
     pub(super) fn observed_and_expected_pods(&self, member: &str) -> MemberPods<'_> {
-        MemberPods { observed: self.observed_pods(member), expected: self.pod_expectations.expected_running(member) }
+        MemberPods { observed: self.observed_pods(member), expected: self.writes.expected_running_pods(member) }
     }
 
     /// Returns the observed pods of the owner with this uid.

@@ -9,7 +9,7 @@ use sluice_api::condition;
 use sluice_api::kueue::workload::{PriorityClassGroup, PriorityClassKind, PriorityClassRef};
 use sluice_api::kueue::{Workload, names};
 use sluice_api::ray::RayClusterSpec;
-use sluice_jobframework::{GenericJob, Priority};
+use sluice_jobframework::{DemandError, GenericJob, Priority};
 use sluice_plan::ObjectKey;
 use sluice_plan::Write;
 
@@ -19,16 +19,15 @@ use sluice_plan::Write;
 /// # Errors
 /// Fails if the named class does not exist.
 pub(super) fn job_priority(
-    world: &ClusterState,
+    state: &ClusterState,
     job: &dyn GenericJob,
     pod_class: Option<&str>,
-) -> Result<Priority, String> {
+) -> Result<Priority, DemandError> {
     let labels = job.meta().labels.as_ref();
     let named = labels.and_then(|labels| labels.get(names::PRIORITY_CLASS_LABEL)).filter(|name| !name.is_empty());
     if let Some(name) = named {
-        let class = world.workload_priority_classes.get(&ObjectKey::global(name)).ok_or_else(|| {
-            format!("label {}: WorkloadPriorityClass {name:?} not found", names::PRIORITY_CLASS_LABEL)
-        })?;
+        let class = state.workload_priority_classes.get(&ObjectKey::global(name));
+        let class = class.ok_or_else(|| DemandError::WorkloadPriorityClassNotFound { name: name.clone() })?;
         let class_ref = PriorityClassRef {
             group: PriorityClassGroup::Kueue,
             kind: PriorityClassKind::WorkloadPriorityClass,
@@ -38,10 +37,10 @@ pub(super) fn job_priority(
     }
     let class = match pod_class {
         Some(name) => {
-            let class = world.priority_classes.get(&ObjectKey::global(name));
-            Some(class.ok_or_else(|| format!("priorityClassName: PriorityClass {name:?} not found"))?.as_ref())
+            let class = state.priority_classes.get(&ObjectKey::global(name));
+            Some(class.ok_or_else(|| DemandError::PriorityClassNotFound { name: name.to_owned() })?.as_ref())
         }
-        None => default_priority_class(world),
+        None => default_priority_class(state),
     };
     Ok(class.map(pod_priority).unwrap_or_default())
 }
@@ -55,10 +54,10 @@ pub(super) fn pod_priority_class(cluster: &RayClusterSpec) -> Option<&str> {
 
 /// Returns the write that syncs the priority of a Workload with its WorkloadPriorityClass; `None`
 /// if they match, the class does not exist, or the Workload is finished.
-pub(super) fn sync_priority(world: &ClusterState, workload: &Workload) -> Option<Write> {
+pub(super) fn sync_priority(state: &ClusterState, workload: &Workload) -> Option<Write> {
     let class = workload_priority_class(workload)?;
-    let value = world.workload_priority_classes.get(&ObjectKey::global(class))?.spec.value;
-    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let value = state.workload_priority_classes.get(&ObjectKey::global(class))?.spec.value;
+    let conditions = workload.conditions();
     if condition::is_true(conditions, names::FINISHED) {
         return None;
     }
@@ -69,11 +68,11 @@ pub(super) fn sync_priority(world: &ClusterState, workload: &Workload) -> Option
 
 /// Iterates over the Workloads that use this WorkloadPriorityClass.
 pub(super) fn workloads_of_class<'w>(
-    world: &'w ClusterState,
+    state: &'w ClusterState,
     class: &'w str,
 ) -> impl Iterator<Item = ObjectKey> + use<'w> {
     let following =
-        world.workloads.iter().filter(move |(_, workload)| workload_priority_class(workload) == Some(class));
+        state.workloads.iter().filter(move |(_, workload)| workload_priority_class(workload) == Some(class));
     following.map(|(key, _)| key.clone())
 }
 
@@ -83,8 +82,8 @@ fn workload_priority_class(workload: &Workload) -> Option<&str> {
 }
 
 /// Returns the global default PriorityClass; of several, the one with the lowest value.
-fn default_priority_class(world: &ClusterState) -> Option<&PriorityClass> {
-    let defaults = world.priority_classes.iter().filter(|(_, class)| class.global_default == Some(true));
+fn default_priority_class(state: &ClusterState) -> Option<&PriorityClass> {
+    let defaults = state.priority_classes.iter().filter(|(_, class)| class.global_default == Some(true));
     defaults.map(|(_, class)| class.as_ref()).min_by_key(|class| class.value.unwrap_or(0))
 }
 
@@ -120,13 +119,13 @@ mod tests {
     }
 
     /// Returns a state with two WorkloadPriorityClasses and two PriorityClasses.
-    fn world() -> ClusterState {
-        let mut world = ClusterState::default();
+    fn state() -> ClusterState {
+        let mut state = ClusterState::default();
         for (name, value) in [("low", 1), ("high", 100)] {
-            world.apply(object::<WorkloadPriorityClass>(json!({"metadata": {"name": name}, "value": value})));
-            world.apply(object::<PriorityClass>(json!({"metadata": {"name": name}, "value": 10 * value})));
+            state.apply(object::<WorkloadPriorityClass>(json!({"metadata": {"name": name}, "value": value})));
+            state.apply(object::<PriorityClass>(json!({"metadata": {"name": name}, "value": 10 * value})));
         }
-        world
+        state
     }
 
     fn cluster(labels: Value, head: Value, workers: Value) -> RayCluster {
@@ -159,18 +158,19 @@ mod tests {
             recreation: None,
         };
 
-        let found = job_priority(&world(), &job, pod_priority_class(&cluster.spec));
+        let found = job_priority(&state(), &job, pod_priority_class(&cluster.spec));
 
         let found = found.map(|priority| (priority.value, priority.class.map(|c| format!("{:?}/{}", c.kind, c.name))));
+        let found = found.map_err(|error| error.to_string());
         assert_eq!(found, expected.map(|(value, class)| (value, class.map(str::to_owned))).map_err(str::to_owned));
     }
 
     #[test]
     fn pods_without_a_class_have_the_lowest_global_default() {
-        let mut world = world();
+        let mut state = state();
         for (name, value) in [("usual", 7), ("usual-too", 5)] {
             let class = json!({"metadata": {"name": name}, "value": value, "globalDefault": true});
-            world.apply(object::<PriorityClass>(class));
+            state.apply(object::<PriorityClass>(class));
         }
         let cluster = cluster(json!({}), json!({}), json!({}));
         let job = RayClusterAdapter {
@@ -182,7 +182,7 @@ mod tests {
             recreation: None,
         };
 
-        let found = job_priority(&world, &job, None).expect("a priority");
+        let found = job_priority(&state, &job, None).expect("a priority");
 
         assert_eq!((found.value, found.class.map(|class| class.name)), (5, Some("usual-too".to_owned())));
     }
@@ -211,7 +211,7 @@ mod tests {
         #[case] class: &str,
         #[case] expected: Option<i32>,
     ) {
-        let write = sync_priority(&world(), &workload(kind, class, 1));
+        let write = sync_priority(&state(), &workload(kind, class, 1));
 
         let patches = write.map(|write| write.op);
         assert_eq!(patches, expected.map(|value| WriteOp::Patch(json!({"spec": {"priority": value}}))));
@@ -224,18 +224,18 @@ mod tests {
         let finished: Condition = serde_json::from_value(finished).expect("a condition");
         workload.status.get_or_insert_default().conditions.push(finished);
 
-        assert_eq!(sync_priority(&world(), &workload), None);
+        assert_eq!(sync_priority(&state(), &workload), None);
     }
 
     #[test]
     fn workloads_of_a_class_are_found() {
-        let mut world = world();
+        let mut state = state();
         for (name, kind) in [("a", PriorityClassKind::WorkloadPriorityClass), ("b", PriorityClassKind::PriorityClass)] {
             let mut follower = workload(kind, "high", 1);
             follower.metadata.name = Some(name.into());
             follower.metadata.resource_version = Some("1".into());
-            world.apply(Workload::wrap(Arc::new(follower)));
+            state.apply(Workload::wrap(Arc::new(follower)));
         }
-        assert_eq!(workloads_of_class(&world, "high").collect::<Vec<_>>(), [ObjectKey::global("a")]);
+        assert_eq!(workloads_of_class(&state, "high").collect::<Vec<_>>(), [ObjectKey::global("a")]);
     }
 }

@@ -100,7 +100,7 @@ impl QueueAdapter {
     }
 
     /// Plans the decision about a Workload.
-    pub(super) fn plan_workload(&self, world: &ClusterState, workload: &Workload, now: Timestamp) -> Plan {
+    pub(super) fn plan_workload(&self, state: &ClusterState, workload: &Workload, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         match self.scheduler.decision_for(&DecisionTarget::Workload(ObjectKey::of(workload))) {
             Some(Decision::SetInactive { .. }) => {
@@ -111,7 +111,7 @@ impl QueueAdapter {
             Some(effect) => {
                 let mut decided = status::with_decision(workload, &effect, now);
                 if let Decision::Admit { replaces: Some(replaced), .. } = &effect {
-                    carry_over_execution_time(&mut decided, world.workloads.get(replaced).map(AsRef::as_ref), now);
+                    carry_over_execution_time(&mut decided, state.workloads.get(replaced).map(AsRef::as_ref), now);
                 }
                 let status = decided.status.as_ref();
                 if let Some(write) = status.and_then(|status| Write::patch_status(workload, status)) {
@@ -134,9 +134,9 @@ impl QueueAdapter {
     /// Plans the finalizer and the status of a ClusterQueue, in this order. The finalizer of a
     /// terminating ClusterQueue is released once neither its status nor the scheduler counts a
     /// workload that holds its quota.
-    pub(super) fn plan_cluster_queue(&self, world: &ClusterState, name: &str, now: Timestamp) -> Plan {
+    pub(super) fn plan_cluster_queue(&self, state: &ClusterState, name: &str, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
-        let Some(queue) = world.cluster_queues.get(&ObjectKey::global(name)).map(AsRef::as_ref) else { return plan };
+        let Some(queue) = state.cluster_queues.get(&ObjectKey::global(name)).map(AsRef::as_ref) else { return plan };
         let old = queue.status.clone().unwrap_or_default();
         let effect = self.scheduler.decision_for(&DecisionTarget::ClusterQueue(name.to_owned()));
         plan.write(finalizers::protect_in_use(queue, effect.is_some() || old.reserving_workloads > 0));
@@ -147,11 +147,11 @@ impl QueueAdapter {
     }
 
     /// Plans the status of a Cohort.
-    pub(super) fn plan_cohort(&self, world: &ClusterState, name: &str) -> Plan {
+    pub(super) fn plan_cohort(&self, state: &ClusterState, name: &str) -> Plan {
         let mut plan = Plan::default();
         let effect = self.scheduler.decision_for(&DecisionTarget::Cohort(name.to_owned()));
         if let (Some(Decision::CohortStatus { report, .. }), Some(cohort)) =
-            (effect, world.cohorts.get(&ObjectKey::global(name)))
+            (effect, state.cohorts.get(&ObjectKey::global(name)))
         {
             plan.write(Write::patch_status(cohort.as_ref(), &status::cohort(&report)));
         }
@@ -159,10 +159,10 @@ impl QueueAdapter {
     }
 
     /// Plans the status of a LocalQueue.
-    pub(super) fn plan_local_queue(&self, world: &ClusterState, key: &ObjectKey, now: Timestamp) -> Plan {
+    pub(super) fn plan_local_queue(&self, state: &ClusterState, key: &ObjectKey, now: Timestamp) -> Plan {
         let mut plan = Plan::default();
         let effect = self.scheduler.decision_for(&DecisionTarget::LocalQueue(key.clone()));
-        if let (Some(Decision::LocalQueueStatus { report, .. }), Some(queue)) = (effect, world.local_queues.get(key)) {
+        if let (Some(Decision::LocalQueueStatus { report, .. }), Some(queue)) = (effect, state.local_queues.get(key)) {
             let status = status::local_queue(&queue.status.clone().unwrap_or_default(), &report, now);
             plan.write(Write::patch_status(queue.as_ref(), &status));
         }

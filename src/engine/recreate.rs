@@ -79,11 +79,11 @@ impl Engine {
             is_revision_unknown: unknown,
         };
         if !self.components.ray_operator || !is_standalone(cluster) {
-            return without_old(None, None, false);
+            return without_old(RevisionName::Initial, None, false);
         }
         let history = self.revision_history(cluster);
-        let makeup = self.spec_cache.cluster_info(&ObjectKey::of(cluster));
-        let is_stored = makeup.is_some_and(|makeup| history.is_current(cluster, &makeup.pod_affecting_spec));
+        let spec_info = self.spec_cache.cluster_info(&ObjectKey::of(cluster));
+        let is_stored = spec_info.is_some_and(|spec_info| history.is_current(cluster, &spec_info.pod_affecting_spec));
         let with_spec_of =
             |name: &RevisionName| if is_stored { None } else { history.effective_cluster(cluster, name) };
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
@@ -92,7 +92,7 @@ impl Engine {
         let covered = covering.and_then(|slice| slice.record.members.first());
         let pods = self.observed_and_expected_pods(uid);
         // Gated pods of an old revision also block the new one.
-        let pods = pods.observed.into_iter().chain(self.pod_expectations.expected(uid));
+        let pods = pods.observed.into_iter().chain(self.writes.expected_pods(uid));
         match history.state(pods, covered.map(|share| revision::parse_member_uid(&share.uid).1)) {
             RevisionState::Current(wanted) => {
                 let wanted_as = with_spec_of(&wanted);
@@ -153,9 +153,9 @@ impl Engine {
     /// Returns the pod groups of an old revision. They are empty if the revision is not stored: its
     /// pods then count by their own requests.
     fn old_revision_groups(&self, old: &OldRevision) -> Arc<PodGroupDemands> {
-        let makeup =
+        let spec_info =
             old.cluster.as_ref().map(|cluster| ClusterSpecInfo::from_cluster(cluster, self.components.ray_operator));
-        makeup.map_or_else(|| Arc::new(Ok(Vec::new())), |makeup| makeup.quota_groups)
+        spec_info.map_or_else(|| Arc::new(Ok(Vec::new())), |spec_info| spec_info.quota_groups)
     }
 }
 

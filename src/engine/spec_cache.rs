@@ -31,11 +31,12 @@ pub(super) struct SpecCache {
 
 impl SpecCache {
     /// Updates the derived values after a change.
-    pub(super) fn observe(&mut self, change: &Change, halves: Components) {
+    pub(super) fn observe(&mut self, change: &Change, components: Components) {
         match (&change.before, &change.after) {
             (_, Some(Object::RayCluster(cluster))) => {
-                self.cluster_infos
-                    .observe(cluster.as_ref(), |cluster| ClusterSpecInfo::from_cluster(cluster, halves.ray_operator));
+                self.cluster_infos.observe(cluster.as_ref(), |cluster| {
+                    ClusterSpecInfo::from_cluster(cluster, components.ray_operator)
+                });
             }
             (_, Some(Object::RayService(service))) => {
                 self.desired_services.observe(service.as_ref(), DesiredService::from_service)

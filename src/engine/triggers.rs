@@ -19,26 +19,26 @@ use sluice_rayservice::incremental::gateway::{gateway_class_name, gateway_namesp
 use sluice_rayservice::incremental::http_route::route_names;
 
 /// Returns the planners that a change triggers: those whose plan may depend on the object.
-pub(super) fn triggered(world: &ClusterState, halves: Components, change: &Change) -> BTreeSet<PlannerKey> {
+pub(super) fn triggered(state: &ClusterState, components: Components, change: &Change) -> BTreeSet<PlannerKey> {
     let mut concerned = BTreeSet::new();
     if changes_quota(change) {
-        all_jobs_with_pending_upgrade(world, &mut concerned);
+        all_jobs_with_pending_upgrade(state, &mut concerned);
     }
     for side in change.versions() {
         match side {
-            Object::RayService(service) => on_ray_service(world, &ObjectKey::of(service.as_ref()), &mut concerned),
+            Object::RayService(service) => on_ray_service(state, &ObjectKey::of(service.as_ref()), &mut concerned),
             Object::RayCluster(cluster) => {
                 concerned.insert(PlannerKey::RayCluster(ObjectKey::of(cluster.as_ref())));
                 let uids = cluster.owner_references().iter().map(|owner| owner.uid.clone()).chain(cluster.uid());
-                uids.for_each(|uid| on_terminating_workloads(world, &uid, &mut concerned));
+                uids.for_each(|uid| on_terminating_workloads(state, &uid, &mut concerned));
                 match controller_key(cluster.as_ref(), "RayService") {
-                    Some(service) => on_ray_service(world, &service, &mut concerned),
+                    Some(service) => on_ray_service(state, &service, &mut concerned),
                     None => {
                         concerned.insert(PlannerKey::Job(job_key_of_cluster(cluster)));
                     }
                 }
             }
-            Object::RayJob(job) => on_ray_job(world, job, &mut concerned),
+            Object::RayJob(job) => on_ray_job(state, job, &mut concerned),
             Object::BatchJob(job) => {
                 concerned.insert(PlannerKey::Job(JobKey::BatchJob(ObjectKey::of(job.as_ref()))));
                 concerned
@@ -47,22 +47,22 @@ pub(super) fn triggered(world: &ClusterState, halves: Components, change: &Chang
             }
             Object::Pod(pod) => {
                 let members = PodOwnerId::of_pod(pod).into_iter().chain(PodOwnerId::ungated_for(pod));
-                members.for_each(|member| on_pods(world, &member, &mut concerned));
+                members.for_each(|member| on_pods(state, &member, &mut concerned));
             }
-            Object::Service(service) => on_endpoints(world, service, &mut concerned),
+            Object::Service(service) => on_endpoints(state, service, &mut concerned),
             Object::Ingress(ingress) => on_owner(ingress.as_ref(), &mut concerned),
             Object::Gateway(gateway) => {
                 let place = (gateway.namespace().unwrap_or_default(), gateway.name_any());
-                on_gateway_path(world, |service| gateway_namespaced_name(service) == place, &mut concerned);
+                on_gateway_path(state, |service| gateway_namespaced_name(service) == place, &mut concerned);
             }
             Object::HTTPRoute(route) => {
                 let (namespace, name) = (route.namespace(), route.name_any());
                 let leads = |to: &RayService| to.namespace() == namespace && route_names(to).contains(&name);
-                on_gateway_path(world, leads, &mut concerned);
+                on_gateway_path(state, leads, &mut concerned);
             }
             Object::GatewayClass(class) => {
                 on_gateway_path(
-                    world,
+                    state,
                     |service| gateway_class_name(service) == Some(&class.name_any()),
                     &mut concerned,
                 );
@@ -70,7 +70,7 @@ pub(super) fn triggered(world: &ClusterState, halves: Components, change: &Chang
             Object::ControllerRevision(revision) => {
                 let cluster = controller_key(revision.as_ref(), "RayCluster");
                 concerned.extend(cluster.iter().cloned().map(|key| PlannerKey::Job(JobKey::RayCluster(key))));
-                let service = cluster.as_ref().and_then(|key| service_of_cluster(world, key));
+                let service = cluster.as_ref().and_then(|key| service_of_cluster(state, key));
                 concerned.extend(service.map(PlannerKey::RayService));
                 concerned.extend(cluster.map(PlannerKey::RayCluster));
             }
@@ -81,19 +81,19 @@ pub(super) fn triggered(world: &ClusterState, halves: Components, change: &Chang
             Object::EndpointSlice(slice) => {
                 let service = slice.labels().get("kubernetes.io/service-name");
                 let key = service.map(|name| ObjectKey::new(slice.namespace().unwrap_or_default(), name));
-                if let Some(service) = key.and_then(|key| world.services.get(&key)) {
-                    on_endpoints(world, service, &mut concerned);
+                if let Some(service) = key.and_then(|key| state.services.get(&key)) {
+                    on_endpoints(state, service, &mut concerned);
                 }
             }
-            Object::Workload(workload) => on_workload(world, workload, &mut concerned),
+            Object::Workload(workload) => on_workload(state, workload, &mut concerned),
             Object::WorkloadPriorityClass(class) => {
-                concerned.extend(priorities::workloads_of_class(world, &class.name_any()).map(PlannerKey::Workload));
-                all_jobs(world, &mut concerned);
+                concerned.extend(priorities::workloads_of_class(state, &class.name_any()).map(PlannerKey::Workload));
+                all_jobs(state, &mut concerned);
             }
-            Object::PriorityClass(_) => all_jobs(world, &mut concerned),
+            Object::PriorityClass(_) => all_jobs(state, &mut concerned),
             Object::ClusterQueue(queue) => {
                 concerned.insert(PlannerKey::ClusterQueue(queue.name_any()));
-                let terminating = finalizers::terminating_flavors(world, finalizers::flavors_of_queue(queue));
+                let terminating = finalizers::terminating_flavors(state, finalizers::flavors_of_queue(queue));
                 concerned.extend(terminating.into_iter().map(PlannerKey::ResourceFlavor));
             }
             Object::ResourceFlavor(flavor) => {
@@ -102,39 +102,43 @@ pub(super) fn triggered(world: &ClusterState, halves: Components, change: &Chang
             Object::LocalQueue(queue) => {
                 concerned.insert(PlannerKey::LocalQueue(ObjectKey::of(queue.as_ref())));
                 if queue.name_any() == DEFAULT_LOCAL_QUEUE && (change.before.is_none() || change.after.is_none()) {
-                    on_namespace(world, &queue.namespace().unwrap_or_default(), &mut concerned);
+                    on_namespace(state, &queue.namespace().unwrap_or_default(), &mut concerned);
                 }
             }
             Object::Cohort(cohort) => {
                 concerned.insert(PlannerKey::Cohort(cohort.name_any()));
             }
-            Object::Namespace(namespace) => on_namespace(world, &namespace.name_any(), &mut concerned),
+            Object::Namespace(namespace) => on_namespace(state, &namespace.name_any(), &mut concerned),
             Object::LimitRange(_) | Object::RuntimeClass(_) => {}
         }
     }
-    retain_enabled(halves, concerned)
+    retain_enabled(components, concerned)
 }
 
 /// Returns the planners that the pods of a member trigger.
-pub(super) fn triggered_by_pods(world: &ClusterState, halves: Components, member: &PodOwnerId) -> BTreeSet<PlannerKey> {
+pub(super) fn triggered_by_pods(
+    state: &ClusterState,
+    components: Components,
+    member: &PodOwnerId,
+) -> BTreeSet<PlannerKey> {
     let mut concerned = BTreeSet::new();
-    on_pods(world, member, &mut concerned);
-    retain_enabled(halves, concerned)
+    on_pods(state, member, &mut concerned);
+    retain_enabled(components, concerned)
 }
 
-fn retain_enabled(halves: Components, mut concerned: BTreeSet<PlannerKey>) -> BTreeSet<PlannerKey> {
+fn retain_enabled(components: Components, mut concerned: BTreeSet<PlannerKey>) -> BTreeSet<PlannerKey> {
     concerned.retain(|planner| match planner {
-        PlannerKey::RayService(_) | PlannerKey::RayCluster(_) => halves.ray_operator,
-        _ => halves.queue_manager,
+        PlannerKey::RayService(_) | PlannerKey::RayCluster(_) => components.ray_operator,
+        _ => components.queue_manager,
     });
     concerned
 }
 
-fn on_ray_service(world: &ClusterState, service: &ObjectKey, concerned: &mut BTreeSet<PlannerKey>) {
+fn on_ray_service(state: &ClusterState, service: &ObjectKey, concerned: &mut BTreeSet<PlannerKey>) {
     concerned.insert(PlannerKey::RayService(service.clone()));
     concerned.insert(PlannerKey::Job(JobKey::RayService(service.clone())));
-    let uid = world.ray_services.get(service).and_then(|service| service.uid());
-    let children = uid.iter().flat_map(|uid| world.ray_clusters.by_index(&owner_key(uid)));
+    let uid = state.ray_services.get(service).and_then(|service| service.uid());
+    let children = uid.iter().flat_map(|uid| state.ray_clusters.by_index(&owner_key(uid)));
     concerned.extend(children.map(|child| PlannerKey::RayCluster(ObjectKey::of(child.as_ref()))));
 }
 
@@ -144,25 +148,25 @@ fn job_key_of_cluster(cluster: &RayCluster) -> JobKey {
 }
 
 /// Adds a RayJob and its submitter Jobs, which are queued with its labels.
-fn on_ray_job(world: &ClusterState, job: &RayJob, concerned: &mut BTreeSet<PlannerKey>) {
+fn on_ray_job(state: &ClusterState, job: &RayJob, concerned: &mut BTreeSet<PlannerKey>) {
     concerned.insert(PlannerKey::Job(JobKey::RayJob(ObjectKey::of(job))));
-    let submitters = world.batch_jobs.by_index(&owner_key(job.metadata.uid.as_deref().unwrap_or_default()));
+    let submitters = state.batch_jobs.by_index(&owner_key(job.metadata.uid.as_deref().unwrap_or_default()));
     concerned.extend(submitters.map(|job| PlannerKey::Job(JobKey::BatchJob(ObjectKey::of(job.as_ref())))));
 }
 
 /// Adds all jobs of a namespace: the managed-jobs policy may apply differently to them.
-fn on_namespace(world: &ClusterState, namespace: &str, concerned: &mut BTreeSet<PlannerKey>) {
-    let services = world.ray_services.iter().filter(|(key, _)| key.namespace == namespace);
-    services.for_each(|(key, _)| on_ray_service(world, key, concerned));
-    for (key, cluster) in world.ray_clusters.iter().filter(|(key, _)| key.namespace == namespace) {
+fn on_namespace(state: &ClusterState, namespace: &str, concerned: &mut BTreeSet<PlannerKey>) {
+    let services = state.ray_services.iter().filter(|(key, _)| key.namespace == namespace);
+    services.for_each(|(key, _)| on_ray_service(state, key, concerned));
+    for (key, cluster) in state.ray_clusters.iter().filter(|(key, _)| key.namespace == namespace) {
         concerned.insert(PlannerKey::RayCluster(key.clone()));
         if is_standalone(cluster) {
             concerned.insert(PlannerKey::Job(JobKey::RayCluster(key.clone())));
         }
     }
-    let ray_jobs = world.ray_jobs.iter().filter(|(key, _)| key.namespace == namespace);
-    ray_jobs.for_each(|(_, job)| on_ray_job(world, job, concerned));
-    let jobs = world.batch_jobs.iter().filter(|(key, _)| key.namespace == namespace);
+    let ray_jobs = state.ray_jobs.iter().filter(|(key, _)| key.namespace == namespace);
+    ray_jobs.for_each(|(_, job)| on_ray_job(state, job, concerned));
+    let jobs = state.batch_jobs.iter().filter(|(key, _)| key.namespace == namespace);
     concerned.extend(jobs.map(|(key, _)| PlannerKey::Job(JobKey::BatchJob(key.clone()))));
 }
 
@@ -176,33 +180,33 @@ fn on_owner<K: Resource>(object: &K, concerned: &mut BTreeSet<PlannerKey>) {
 
 /// Adds the planners of a Service and its endpoints: the Service of a cluster may receive part of
 /// the traffic of its RayService.
-fn on_endpoints(world: &ClusterState, service: &Service, concerned: &mut BTreeSet<PlannerKey>) {
+fn on_endpoints(state: &ClusterState, service: &Service, concerned: &mut BTreeSet<PlannerKey>) {
     on_owner(service, concerned);
     let cluster = controller_key(service, "RayCluster");
-    concerned.extend(cluster.and_then(|key| service_of_cluster(world, &key)).map(PlannerKey::RayService));
+    concerned.extend(cluster.and_then(|key| service_of_cluster(state, &key)).map(PlannerKey::RayService));
 }
 
 /// Adds the RayServices whose gateway path contains an object.
-fn on_gateway_path(world: &ClusterState, leads: impl Fn(&RayService) -> bool, concerned: &mut BTreeSet<PlannerKey>) {
-    for (key, _) in world.ray_services.iter().filter(|(_, service)| leads(service)) {
+fn on_gateway_path(state: &ClusterState, leads: impl Fn(&RayService) -> bool, concerned: &mut BTreeSet<PlannerKey>) {
+    for (key, _) in state.ray_services.iter().filter(|(_, service)| leads(service)) {
         concerned.insert(PlannerKey::RayService(key.clone()));
         concerned.insert(PlannerKey::Job(JobKey::RayService(key.clone())));
     }
 }
 
-fn on_pods(world: &ClusterState, member: &PodOwnerId, concerned: &mut BTreeSet<PlannerKey>) {
+fn on_pods(state: &ClusterState, member: &PodOwnerId, concerned: &mut BTreeSet<PlannerKey>) {
     match member.owner_kind {
-        PodOwnerKind::RayCluster => on_pods_of_cluster(world, member, concerned),
+        PodOwnerKind::RayCluster => on_pods_of_cluster(state, member, concerned),
         PodOwnerKind::RayJob => {
-            let jobs = world.ray_jobs.by_index(&owner_key(&member.uid));
+            let jobs = state.ray_jobs.by_index(&owner_key(&member.uid));
             concerned.extend(jobs.map(|job| PlannerKey::Job(JobKey::RayJob(ObjectKey::of(job.as_ref())))));
-            on_terminating_workloads(world, &member.uid, concerned);
+            on_terminating_workloads(state, &member.uid, concerned);
         }
         PodOwnerKind::BatchJob => {
             concerned.insert(PlannerKey::Job(JobKey::BatchJob(member.key.clone())));
-            on_terminating_workloads(world, &member.uid, concerned);
-            if let Some(job) = world.batch_jobs.get(&member.key) {
-                job.owner_references().iter().for_each(|owner| on_terminating_workloads(world, &owner.uid, concerned));
+            on_terminating_workloads(state, &member.uid, concerned);
+            if let Some(job) = state.batch_jobs.get(&member.key) {
+                job.owner_references().iter().for_each(|owner| on_terminating_workloads(state, &owner.uid, concerned));
                 concerned
                     .extend(controller_key(job.as_ref(), "RayJob").map(|job| PlannerKey::Job(JobKey::RayJob(job))));
             }
@@ -210,11 +214,11 @@ fn on_pods(world: &ClusterState, member: &PodOwnerId, concerned: &mut BTreeSet<P
     }
 }
 
-fn on_pods_of_cluster(world: &ClusterState, cluster: &PodOwnerId, concerned: &mut BTreeSet<PlannerKey>) {
+fn on_pods_of_cluster(state: &ClusterState, cluster: &PodOwnerId, concerned: &mut BTreeSet<PlannerKey>) {
     concerned.insert(PlannerKey::RayCluster(cluster.key.clone()));
-    if let Some(known) = existing_cluster(world, cluster) {
+    if let Some(known) = existing_cluster(state, cluster) {
         let uids = known.owner_references().iter().map(|owner| owner.uid.clone()).chain(known.uid());
-        uids.for_each(|uid| on_terminating_workloads(world, &uid, concerned));
+        uids.for_each(|uid| on_terminating_workloads(state, &uid, concerned));
         match controller_key(known.as_ref(), "RayService") {
             Some(service) => {
                 concerned.insert(PlannerKey::RayService(service.clone()));
@@ -227,7 +231,7 @@ fn on_pods_of_cluster(world: &ClusterState, cluster: &PodOwnerId, concerned: &mu
         return;
     }
     // The cluster is deleted: only the slices that cover its pods still record their owner.
-    let in_namespace = world.workloads.iter().filter(|(key, _)| key.namespace == cluster.key.namespace);
+    let in_namespace = state.workloads.iter().filter(|(key, _)| key.namespace == cluster.key.namespace);
     let covering = in_namespace.filter(|(_, workload)| covers(workload, &cluster.uid));
     for workload in covering.map(|(_, workload)| workload) {
         concerned.insert(PlannerKey::Workload(ObjectKey::of(workload.as_ref())));
@@ -236,31 +240,31 @@ fn on_pods_of_cluster(world: &ClusterState, cluster: &PodOwnerId, concerned: &mu
 }
 
 /// Adds the terminating Workloads of a job: their finalizer is released after the last pod.
-fn on_terminating_workloads(world: &ClusterState, job: &str, concerned: &mut BTreeSet<PlannerKey>) {
-    let slices = world.workloads.by_index(&owner_key(job));
+fn on_terminating_workloads(state: &ClusterState, job: &str, concerned: &mut BTreeSet<PlannerKey>) {
+    let slices = state.workloads.by_index(&owner_key(job));
     let terminating = slices.filter(|slice| slice.metadata.deletion_timestamp.is_some());
     concerned.extend(terminating.map(|slice| PlannerKey::Workload(ObjectKey::of(slice.as_ref()))));
 }
 
-fn on_workload(world: &ClusterState, workload: &Workload, concerned: &mut BTreeSet<PlannerKey>) {
+fn on_workload(state: &ClusterState, workload: &Workload, concerned: &mut BTreeSet<PlannerKey>) {
     concerned.insert(PlannerKey::Workload(ObjectKey::of(workload)));
     concerned.extend(owning_job_key(workload).map(PlannerKey::Job));
-    let terminating = finalizers::terminating_flavors(world, finalizers::flavors_of_workload(workload));
+    let terminating = finalizers::terminating_flavors(state, finalizers::flavors_of_workload(workload));
     concerned.extend(terminating.into_iter().map(PlannerKey::ResourceFlavor));
     let namespace = workload.namespace().unwrap_or_default();
     let record = SliceRecord::from_workload(workload).unwrap_or_default();
     let displaced = record.displaces.into_iter().map(|displaced| displaced.name);
     let names = record.members.into_iter().map(|member| member.name).chain(displaced);
     let clusters = names.map(|name| ObjectKey::new(namespace.clone(), name));
-    concerned.extend(clusters.filter(|key| world.ray_clusters.get(key).is_some()).map(PlannerKey::RayCluster));
+    concerned.extend(clusters.filter(|key| state.ray_clusters.get(key).is_some()).map(PlannerKey::RayCluster));
 }
 
-fn all_jobs(world: &ClusterState, concerned: &mut BTreeSet<PlannerKey>) {
-    concerned.extend(world.ray_services.iter().map(|(key, _)| PlannerKey::Job(JobKey::RayService(key.clone()))));
-    let clusters = world.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster));
+fn all_jobs(state: &ClusterState, concerned: &mut BTreeSet<PlannerKey>) {
+    concerned.extend(state.ray_services.iter().map(|(key, _)| PlannerKey::Job(JobKey::RayService(key.clone()))));
+    let clusters = state.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster));
     concerned.extend(clusters.map(|(key, _)| PlannerKey::Job(JobKey::RayCluster(key.clone()))));
-    concerned.extend(world.ray_jobs.iter().map(|(key, _)| PlannerKey::Job(JobKey::RayJob(key.clone()))));
-    concerned.extend(world.batch_jobs.iter().map(|(key, _)| PlannerKey::Job(JobKey::BatchJob(key.clone()))));
+    concerned.extend(state.ray_jobs.iter().map(|(key, _)| PlannerKey::Job(JobKey::RayJob(key.clone()))));
+    concerned.extend(state.batch_jobs.iter().map(|(key, _)| PlannerKey::Job(JobKey::BatchJob(key.clone()))));
 }
 
 /// Reports whether a change may alter the available quota or the requests counted against it.
@@ -282,13 +286,13 @@ fn changes_quota(change: &Change) -> bool {
 }
 
 /// Adds the jobs with a pending upgrade: they report whether it can ever be admitted.
-fn all_jobs_with_pending_upgrade(world: &ClusterState, concerned: &mut BTreeSet<PlannerKey>) {
+fn all_jobs_with_pending_upgrade(state: &ClusterState, concerned: &mut BTreeSet<PlannerKey>) {
     let has_pending =
         |service: &RayService| service.status.as_ref().is_some_and(|status| status.pending_service_status.is_some());
-    let services = world.ray_services.iter().filter(|(_, service)| has_pending(service));
+    let services = state.ray_services.iter().filter(|(_, service)| has_pending(service));
     concerned.extend(services.map(|(key, _)| PlannerKey::Job(JobKey::RayService(key.clone()))));
     let clusters =
-        world.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster) && has_recreate_strategy(cluster));
+        state.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster) && has_recreate_strategy(cluster));
     concerned.extend(clusters.map(|(key, _)| PlannerKey::Job(JobKey::RayCluster(key.clone()))));
 }
 

@@ -1,48 +1,36 @@
-//! Rate-limited work queue of planners: each runs immediately, at a requested time, or after a
-//! backoff because its last write failed.
+//! Work queue of planners: each runs immediately or at a requested time, but not before its backoff
+//! ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
-/// Backoff after the first failed write; it doubles with each consecutive failure.
-const BASE_BACKOFF: SignedDuration = SignedDuration::from_millis(50);
-/// Maximum backoff between two attempts.
-const MAX_BACKOFF: SignedDuration = SignedDuration::from_secs(30);
-
-/// The planners to run, with their timers and backoffs.
+/// The planners to run, with their timers.
 #[derive(Debug)]
-pub struct RateLimitedQueue<P> {
+pub(super) struct WorkQueue<P> {
     due: BTreeSet<P>,
     timers: BTreeMap<P, Timestamp>,
-    backoffs: BTreeMap<P, Backoff>,
 }
 
-#[derive(Debug)]
-struct Backoff {
-    failures: u32,
-    until: Timestamp,
-}
-
-/// Returns the backoff after a failure that follows `failures` consecutive ones.
-pub fn backoff_after(failures: u32) -> SignedDuration {
-    BASE_BACKOFF.saturating_mul(1 << failures.min(16)).min(MAX_BACKOFF)
-}
-
-impl<P> Default for RateLimitedQueue<P> {
+impl<P> Default for WorkQueue<P> {
     fn default() -> Self {
-        Self { due: BTreeSet::new(), timers: BTreeMap::new(), backoffs: BTreeMap::new() }
+        Self { due: BTreeSet::new(), timers: BTreeMap::new() }
     }
 }
 
-impl<P: Ord + Clone> RateLimitedQueue<P> {
+impl<P: Ord + Clone> WorkQueue<P> {
     /// Enqueues `planner`; it runs as soon as it is not in backoff.
-    pub fn enqueue(&mut self, planner: P) {
+    pub(super) fn enqueue(&mut self, planner: P) {
         self.due.insert(planner);
     }
 
+    /// Reports whether `planner` is enqueued. After [`drain_due`](Self::drain_due), it then is in backoff.
+    pub(super) fn is_enqueued(&self, planner: &P) -> bool {
+        self.due.contains(planner)
+    }
+
     /// Sets the timer of `planner` to `at`, replacing an earlier one; `None` clears it.
-    pub fn enqueue_at(&mut self, planner: P, at: Option<Timestamp>) {
+    pub(super) fn enqueue_at(&mut self, planner: P, at: Option<Timestamp>) {
         match at {
             Some(at) => {
                 self.timers.insert(planner, at);
@@ -53,53 +41,19 @@ impl<P: Ord + Clone> RateLimitedQueue<P> {
         }
     }
 
-    /// Returns the number of consecutive failed writes of `planner`.
-    pub fn failures(&self, planner: &P) -> u32 {
-        self.backoffs.get(planner).map_or(0, |pause| pause.failures)
+    /// Removes and returns the planners that are due at `now`. Those whose `backoff_end` is later
+    /// stay queued.
+    pub(super) fn drain_due(&mut self, now: Timestamp, backoff_end: impl Fn(&P) -> Option<Timestamp>) -> BTreeSet<P> {
+        let expired = self.timers.extract_if(.., |_, at| *at <= now).map(|(planner, _)| planner);
+        self.due.extend(expired);
+        self.due.extract_if(.., |planner| backoff_end(planner).is_none_or(|end| end <= now)).collect()
     }
 
-    /// Enqueues `planner` after a failed write; it runs again after a backoff.
-    pub fn requeue_with_backoff(&mut self, planner: P, now: Timestamp) {
-        let failures = self.failures(&planner);
-        let until = now.saturating_add(backoff_after(failures)).unwrap_or(Timestamp::MAX);
-        self.backoffs.insert(planner.clone(), Backoff { failures: failures + 1, until });
-        self.due.insert(planner);
-    }
-
-    /// Resets the backoff of `planner` after a successful write.
-    pub fn reset_backoff(&mut self, planner: &P) {
-        self.backoffs.remove(planner);
-    }
-
-    /// Drops the timer and the backoff of `planner`.
-    pub fn forget(&mut self, planner: &P) {
-        self.timers.remove(planner);
-        self.backoffs.remove(planner);
-    }
-
-    /// Removes and returns the planners that are due at `now`; those in backoff stay queued.
-    pub fn drain_due(&mut self, now: Timestamp) -> BTreeSet<P> {
-        let expired: Vec<P> =
-            self.timers.iter().filter(|(_, at)| **at <= now).map(|(planner, _)| planner.clone()).collect();
-        for planner in expired {
-            self.timers.remove(&planner);
-            self.due.insert(planner);
-        }
-        let held: BTreeSet<P> = self.due.iter().filter(|planner| self.is_backing_off(planner, now)).cloned().collect();
-        let all = std::mem::replace(&mut self.due, held);
-        all.into_iter().filter(|planner| !self.due.contains(planner)).collect()
-    }
-
-    /// Returns the earliest time at which [`take_due`](Self::drain_due) returns a planner; `None` if
+    /// Returns the earliest time at which [`drain_due`](Self::drain_due) returns a planner; `None` if
     /// the queue is empty.
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        let queued =
-            self.due.iter().map(|planner| self.backoffs.get(planner).map_or(Timestamp::MIN, |pause| pause.until));
+    pub(super) fn next_deadline(&self, backoff_end: impl Fn(&P) -> Option<Timestamp>) -> Option<Timestamp> {
+        let queued = self.due.iter().map(|planner| backoff_end(planner).unwrap_or(Timestamp::MIN));
         queued.chain(self.timers.values().copied()).min()
-    }
-
-    fn is_backing_off(&self, planner: &P, now: Timestamp) -> bool {
-        self.backoffs.get(planner).is_some_and(|pause| now < pause.until)
     }
 }
 
@@ -112,26 +66,30 @@ mod tests {
     }
 
     #[test]
-    fn failing_planner_is_requeued_with_doubling_backoff() {
-        let mut pace = RateLimitedQueue::default();
-        pace.requeue_with_backoff("p", at(0));
-        assert_eq!((pace.drain_due(at(49)).len(), pace.next_deadline()), (0, Some(at(50))));
-        assert_eq!(pace.drain_due(at(50)), BTreeSet::from(["p"]));
+    fn planner_in_backoff_stays_queued() {
+        let mut queue = WorkQueue::default();
+        queue.enqueue("p");
+        let backoff_end = |_: &&str| Some(at(50));
+        assert_eq!((queue.drain_due(at(49), backoff_end).len(), queue.next_deadline(backoff_end)), (0, Some(at(50))));
+        assert_eq!(queue.drain_due(at(50), backoff_end), BTreeSet::from(["p"]));
+        assert_eq!(queue.next_deadline(backoff_end), None);
+    }
 
-        pace.requeue_with_backoff("p", at(50));
-        assert_eq!(pace.next_deadline(), Some(at(150)));
-
-        pace.reset_backoff(&"p");
-        assert_eq!(pace.drain_due(at(60)), BTreeSet::from(["p"]), "success keeps the planner enqueued");
+    #[test]
+    fn planner_stays_enqueued_when_its_backoff_is_reset() {
+        let mut queue = WorkQueue::default();
+        queue.enqueue("p");
+        assert!(queue.drain_due(at(10), |_| Some(at(50))).is_empty());
+        assert_eq!(queue.drain_due(at(10), |_| None), BTreeSet::from(["p"]));
     }
 
     #[test]
     fn timer_fires_once_and_the_last_one_set_wins() {
-        let mut pace = RateLimitedQueue::default();
-        pace.enqueue_at("p", Some(at(10)));
-        pace.enqueue_at("p", Some(at(20)));
-        assert!(pace.drain_due(at(15)).is_empty());
-        assert_eq!(pace.drain_due(at(20)), BTreeSet::from(["p"]));
-        assert_eq!(pace.next_deadline(), None);
+        let mut queue = WorkQueue::default();
+        queue.enqueue_at("p", Some(at(10)));
+        queue.enqueue_at("p", Some(at(20)));
+        assert!(queue.drain_due(at(15), |_| None).is_empty());
+        assert_eq!(queue.drain_due(at(20), |_| None), BTreeSet::from(["p"]));
+        assert_eq!(queue.next_deadline(|_| None), None);
     }
 }

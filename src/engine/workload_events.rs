@@ -11,7 +11,7 @@ use sluice_queue::{Decision, EvictionReason, Preemption};
 /// Returns the Events for `effect`, which changes `workload` into `decided`.
 pub(super) fn decision_events(workload: &Workload, decided: &Workload, effect: &Decision) -> Vec<EventRecord> {
     let reason_and_message = |workload: &Workload, kind: &str| {
-        let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = workload.conditions();
         condition::get(conditions, kind).map(|found| (found.reason.clone(), found.message.clone()))
     };
     let holds_quota = workload.status.as_ref().is_some_and(|status| status.admission.is_some());

@@ -10,12 +10,12 @@ use thiserror::Error;
 
 use super::snapshot::Snapshot;
 use sluice_api::condition;
+use sluice_engine::WriteId;
 use sluice_engine::cluster_state::Object;
-use sluice_engine::in_flight::WriteId;
 use sluice_engine::tokens::TokenKey;
 use sluice_engine::{Command, Components, Engine, EngineInput, WriteError, WriteOutcome};
 use sluice_jobframework::managed::ManagedJobsPolicy;
-use sluice_plan::{ObjectRef, Write, WriteOp};
+use sluice_plan::{ObjectId, ObjectRef, Write, WriteOp};
 use sluice_queue::Settings;
 
 /// Iteration limit for detecting non-convergence.
@@ -45,30 +45,20 @@ pub struct DryRun {
     events: Vec<EngineInput>,
 }
 
-/// Kind, namespace (empty if cluster-scoped) and name of an object.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct ObjectId(String, String, String);
-
-impl ObjectId {
-    fn of(reference: &ObjectRef) -> Self {
-        Self(reference.kind.clone(), reference.namespace.clone().unwrap_or_default(), reference.name.clone())
-    }
-}
-
 impl DryRun {
     /// Creates a dry run that starts with the objects of `snapshot`.
     pub fn start(snapshot: &Snapshot, policy: &PolicyConfig, now: Timestamp) -> Self {
         let tokens = TokenKey::insecure();
         let engine = Engine::new(Components::ALL, policy.queue.clone(), [], tokens)
             .with_managed_jobs(policy.managed_jobs.clone());
-        let mut rehearsal = Self { engine, now, objects: BTreeMap::new(), version: 0, events: Vec::new() };
+        let mut dry_run = Self { engine, now, objects: BTreeMap::new(), version: 0, events: Vec::new() };
         for object in snapshot.objects() {
             let version = object.meta().resource_version.as_ref().and_then(|version| version.parse().ok());
-            rehearsal.version = rehearsal.version.max(version.unwrap_or(0));
-            rehearsal.objects.insert(ObjectId::of(&object.reference()), object.clone());
-            rehearsal.events.push(EngineInput::Applied(object.clone()));
+            dry_run.version = dry_run.version.max(version.unwrap_or(0));
+            dry_run.objects.insert(ObjectId::from(&object.reference()), object.clone());
+            dry_run.events.push(EngineInput::Applied(object.clone()));
         }
-        rehearsal
+        dry_run
     }
 
     /// Returns the engine.
@@ -83,7 +73,7 @@ impl DryRun {
 
     /// Creates an object, or replaces the one with the same kind and name.
     pub fn apply(&mut self, object: &Object) {
-        let name = ObjectId::of(&object.reference());
+        let name = ObjectId::from(&object.reference());
         match self.objects.get(&name).map(Object::manifest) {
             Some(held) => self.update(&name, &held, object.manifest()),
             None => self.create(&object.reference(), object.manifest()),
@@ -92,7 +82,7 @@ impl DryRun {
 
     /// Removes an object immediately, and deletes its dependents.
     pub fn remove_with_dependents(&mut self, reference: &ObjectRef) {
-        self.remove(&ObjectId::of(reference));
+        self.remove(&ObjectId::from(reference));
     }
 
     /// Runs the engine until nothing is left to do at this moment; calls `see` after every step.
@@ -125,7 +115,7 @@ impl DryRun {
     }
 
     fn execute(&mut self, write: &Write) -> Result<WriteOutcome, WriteError> {
-        let name = ObjectId::of(&write.target);
+        let name = ObjectId::from(&write.target);
         let refused = |code, message: &str| WriteError {
             code: Some(code),
             message: message.to_owned(),
@@ -218,7 +208,7 @@ impl DryRun {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         if let Some(object) = decode(reference, object) {
-            self.objects.insert(ObjectId::of(reference), object.clone());
+            self.objects.insert(ObjectId::from(reference), object.clone());
             self.events.push(EngineInput::Applied(object));
         }
     }
@@ -240,7 +230,7 @@ impl DryRun {
             _ => false,
         });
         let suspended: BTreeSet<String> = suspended.filter_map(|job| job.meta().uid.clone()).collect();
-        let stops = |name: &ObjectId| matches!(name.0.as_str(), "Pod" | "RayCluster");
+        let stops = |name: &ObjectId| matches!(name.kind.as_str(), "Pod" | "RayCluster");
         let stopping: Vec<ObjectId> = self.dependents_of(&suspended).into_iter().filter(stops).collect();
         for name in &stopping {
             self.remove(name);
@@ -252,5 +242,5 @@ impl DryRun {
 /// Decodes an object; None if its kind is not watched. Objects of the snapshot and of the engine's
 /// writes always decode.
 fn decode(reference: &ObjectRef, object: Value) -> Option<Object> {
-    Object::decode(reference, object).ok().flatten()
+    Object::decode(&reference.types(), object).ok().flatten()
 }

@@ -18,8 +18,8 @@ use sluice_jobframework::managed::ManagementState;
 use sluice_jobframework::slices::{self, Slice, SlicePhase};
 use sluice_jobframework::upgrade_feasibility::UPGRADE_ADMISSIBLE;
 use sluice_jobframework::{GenericJob, Member};
+use sluice_plan::ObjectId;
 use sluice_plan::ObjectKey;
-use sluice_plan::ObjectRef;
 use sluice_queue::{FlavorRejection, PendingCause, Shortfall};
 
 /// Queueing and admission state of one job.
@@ -122,9 +122,10 @@ pub struct PodSetStatus {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingStatus {
-    /// Reason of the condition QuotaReserved.
-    pub reason: String,
-    /// Message of that condition.
+    /// Reason of the condition QuotaReserved; None if the next scheduling cycle admits the slice.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Message of that condition, or that the next cycle admits the slice.
     pub message: String,
     /// Missing quota, by pod set, flavor and resource.
     pub shortfalls: Vec<ResourceShortfall>,
@@ -177,37 +178,37 @@ pub struct ReservedForOthers {
 
 /// Explains the job that `subject` is or belongs to; None if the object doesn't exist or belongs to
 /// no job.
-pub fn explain(engine: &Engine, subject: &ObjectRef) -> Option<Explanation> {
-    let job = job_of(engine.cluster_state(), subject)?;
-    engine.with_job(&job, |sight| explain_job(engine, &job, &sight))
+pub fn explain(engine: &Engine, subject: impl Into<ObjectId>) -> Option<Explanation> {
+    let job = job_of(engine.cluster_state(), &subject.into())?;
+    engine.with_job(job.clone(), |snapshot| explain_job(engine, &job, &snapshot))
 }
 
 /// Returns the job at the top of the controller references of `subject`; None if an object on the
 /// way doesn't exist.
-fn job_of(world: &ClusterState, subject: &ObjectRef) -> Option<ObjectRef> {
+fn job_of(state: &ClusterState, subject: &ObjectId) -> Option<ObjectId> {
     let key = ObjectKey::new(subject.namespace.clone().unwrap_or_default(), subject.name.clone());
     let owners = match subject.kind.as_str() {
-        "Workload" => world.workloads.get(&key)?.owner_references().to_vec(),
-        "RayCluster" => world.ray_clusters.get(&key)?.owner_references().to_vec(),
-        "Pod" => world.pods.get(&key)?.owner_references().to_vec(),
+        "Workload" => state.workloads.get(&key)?.owner_references().to_vec(),
+        "RayCluster" => state.ray_clusters.get(&key)?.owner_references().to_vec(),
+        "Pod" => state.pods.get(&key)?.owner_references().to_vec(),
         _ => Vec::new(),
     };
     let Some(owner) = owners.into_iter().find(|owner| owner.controller == Some(true)) else {
         return Some(subject.clone());
     };
-    let owner = ObjectRef { kind: owner.kind, api_version: owner.api_version, name: owner.name, ..subject.clone() };
-    job_of(world, &owner)
+    let owner = ObjectId { kind: owner.kind, name: owner.name, ..subject.clone() };
+    job_of(state, &owner)
 }
 
-fn explain_job(engine: &Engine, job: &ObjectRef, sight: &JobSnapshot<'_>) -> Explanation {
-    let slices = slices::slices_of(sight.workloads.iter().copied());
+fn explain_job(engine: &Engine, job: &ObjectId, snapshot: &JobSnapshot<'_>) -> Explanation {
+    let slices = slices::slices_of(snapshot.workloads.iter().copied());
     let shown =
-        [ADMITTED, UPGRADE_ADMISSIBLE].into_iter().filter_map(|kind| condition::get(sight.job.conditions(), kind));
+        [ADMITTED, UPGRADE_ADMISSIBLE].into_iter().filter_map(|kind| condition::get(snapshot.job.conditions(), kind));
     Explanation {
         job: job.to_string(),
-        queued: sight.managed == ManagementState::InQueue,
+        queued: snapshot.managed == ManagementState::InQueue,
         conditions: shown.map(condition_summary).collect(),
-        members: sight.job.members().iter().map(|entry| member_status(sight.job, entry)).collect(),
+        members: snapshot.job.members().iter().map(|entry| member_status(snapshot.job, entry)).collect(),
         slices: slices.iter().filter_map(|slice| slice_status(engine, slice)).collect(),
     }
 }
@@ -233,7 +234,7 @@ fn member_status(job: &dyn GenericJob, member: &Member) -> MemberStatus {
 }
 
 fn slice_status(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStatus> {
-    let stands = match slice.phase {
+    let state = match slice.phase {
         SlicePhase::Pending => SliceState::Pending,
         SlicePhase::Admitted => SliceState::Admitted,
         SlicePhase::Evicted | SlicePhase::Terminating => SliceState::Evicting,
@@ -245,10 +246,10 @@ fn slice_status(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStatus> {
         Some(waiting) => pending_status(engine.cluster_state(), &waiting, path.first().map(String::as_str)),
         None => admitted_next_cycle(),
     };
-    let waits_for = (stands == SliceState::Pending).then(waits);
+    let waits_for = (state == SliceState::Pending).then(waits);
     Some(SliceStatus {
         name: slice.workload.name_any(),
-        state: stands,
+        state,
         local_queue: slice.workload.spec.queue_name.clone().unwrap_or_default(),
         pending: waits_for,
         path,
@@ -258,17 +259,17 @@ fn slice_status(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStatus> {
 
 /// Returns the ClusterQueue of a Workload and its Cohorts from the nearest to the root; empty if
 /// the LocalQueue doesn't exist or names no ClusterQueue.
-pub(super) fn queue_path(world: &ClusterState, workload: &Workload) -> Vec<String> {
+pub(super) fn queue_path(state: &ClusterState, workload: &Workload) -> Vec<String> {
     let local =
         ObjectKey::new(workload.namespace().unwrap_or_default(), workload.spec.queue_name.clone().unwrap_or_default());
-    let queue = world.local_queues.get(&local).and_then(|local| local.spec.cluster_queue.clone());
+    let queue = state.local_queues.get(&local).and_then(|local| local.spec.cluster_queue.clone());
     let Some(queue) = queue else { return Vec::new() };
-    let known = world.cluster_queues.get(&ObjectKey::global(queue.clone()));
+    let known = state.cluster_queues.get(&ObjectKey::global(queue.clone()));
     let mut path = vec![queue];
     let mut above = known.and_then(|known| known.spec.cohort_name.clone());
     // The scheduler rejects Cohort cycles, but the objects may still form one.
     while let Some(cohort) = above.filter(|cohort| !cohort.is_empty() && !path.contains(cohort)) {
-        above = world.cohorts.get(&ObjectKey::global(cohort.clone())).and_then(|known| known.spec.parent_name.clone());
+        above = state.cohorts.get(&ObjectKey::global(cohort.clone())).and_then(|known| known.spec.parent_name.clone());
         path.push(cohort);
     }
     path
@@ -280,7 +281,7 @@ fn pod_set_statuses(workload: &Workload) -> Vec<PodSetStatus> {
         let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
         assignments.into_iter().find(|assigned| assigned.name == name)
     };
-    let stands = workload.spec.pod_sets.iter().map(|pod_set| {
+    let pod_sets = workload.spec.pod_sets.iter().map(|pod_set| {
         let assigned = assigned(&pod_set.name);
         let usage = assigned.into_iter().flat_map(|assigned| &assigned.resource_usage);
         PodSetStatus {
@@ -290,40 +291,40 @@ fn pod_set_statuses(workload: &Workload) -> Vec<PodSetStatus> {
             usage: usage.map(|(resource, amount)| (resource.clone(), amount.0.clone())).collect(),
         }
     });
-    stands.collect()
+    pod_sets.collect()
 }
 
 /// Describes a slice that the next scheduling cycle admits.
 fn admitted_next_cycle() -> PendingStatus {
     let message = "fits, and will be admitted in the next scheduling cycle".to_owned();
-    PendingStatus { reason: String::new(), message, shortfalls: Vec::new(), remediations: Vec::new() }
+    PendingStatus { reason: None, message, shortfalls: Vec::new(), remediations: Vec::new() }
 }
 
-fn pending_status(world: &ClusterState, waiting: &PendingCause, cluster_queue: Option<&str>) -> PendingStatus {
+fn pending_status(state: &ClusterState, waiting: &PendingCause, cluster_queue: Option<&str>) -> PendingStatus {
     let obstacles = match waiting {
         PendingCause::Quota(obstacles) => obstacles.as_slice(),
         _ => &[],
     };
     let short = obstacles.iter().filter_map(|obstacle| match obstacle {
         FlavorRejection::InsufficientUnused(shortfall) | FlavorRejection::ExceedsMaximum(shortfall) => {
-            Some(resource_shortfall(world, shortfall, cluster_queue))
+            Some(resource_shortfall(state, shortfall, cluster_queue))
         }
         _ => None,
     });
     PendingStatus {
-        reason: waiting.reason().as_str().to_owned(),
+        reason: Some(waiting.reason().as_str().to_owned()),
         message: waiting.to_string(),
         shortfalls: short.collect(),
         remediations: remediation::remediations(waiting, cluster_queue.unwrap_or_default()),
     }
 }
 
-fn resource_shortfall(world: &ClusterState, shortfall: &Shortfall, cluster_queue: Option<&str>) -> ResourceShortfall {
+fn resource_shortfall(state: &ClusterState, shortfall: &Shortfall, cluster_queue: Option<&str>) -> ResourceShortfall {
     let show = |amount: Amount| amount.display(&shortfall.resource).to_string();
-    let holders = shortfall.holders.iter().map(|(key, amount)| (owner_name(world, key), show(*amount)));
+    let holders = shortfall.holders.iter().map(|(key, amount)| (owner_name(state, key), show(*amount)));
     let kept = shortfall.reserved_for_others.as_ref().map(|kept| ReservedForOthers {
         amount: show(kept.amount),
-        largest: owner_name(world, &kept.largest),
+        largest: owner_name(state, &kept.largest),
         others: kept.others,
     });
     ResourceShortfall {
@@ -344,8 +345,8 @@ fn resource_shortfall(world: &ClusterState, shortfall: &Shortfall, cluster_queue
 
 /// Returns the kind, namespace and name of the job that owns a Workload, or of the Workload if it
 /// has no controller.
-pub(super) fn owner_name(world: &ClusterState, workload: &ObjectKey) -> String {
-    let owner = world.workloads.get(workload).and_then(|workload| {
+pub(super) fn owner_name(state: &ClusterState, workload: &ObjectKey) -> String {
+    let owner = state.workloads.get(workload).and_then(|workload| {
         let owners = workload.owner_references();
         owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| (owner.kind.clone(), owner.name.clone()))
     });

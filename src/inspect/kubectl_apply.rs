@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::snapshot::decode_watched;
+use super::snapshot::{ManifestError, decode_watched};
 use sluice_api::LAST_APPLIED_ANNOTATION;
 use sluice_engine::cluster_state::Object;
 
@@ -11,11 +11,11 @@ use sluice_engine::cluster_state::Object;
 ///
 /// # Errors
 /// If the result isn't a valid object of its kind.
-pub(super) fn apply_manifest(live: Option<&Object>, manifest: Value) -> Result<Option<Object>, String> {
+pub(super) fn apply_manifest(live: Option<&Object>, manifest: Value) -> Result<Option<Object>, ManifestError> {
     let Some(live) = live.map(Object::manifest) else { return decode_watched(manifest) };
     let last_applied = live["metadata"]["annotations"][LAST_APPLIED_ANNOTATION].as_str();
     let last_applied: Value = last_applied.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let Value::Object(fields) = manifest else { return Err("not an object".to_owned()) };
+    let Value::Object(fields) = manifest else { return Err(ManifestError::NotAnObject) };
     let mut applied = live;
     for (field, value) in fields {
         match field.as_str() {

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use kube_core::TypeMeta;
 use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::schema_defaults;
 use sluice_engine::cluster_state::Object;
-use sluice_plan::ObjectRef;
+use sluice_plan::ObjectId;
 
 /// Namespace of objects whose manifests name none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -28,12 +29,50 @@ pub enum SnapshotError {
         source: std::io::Error,
     },
     /// A file is invalid.
-    #[error("{}: {problem}", path.display())]
+    #[error("{}: {source}", path.display())]
     Content {
         /// Path of the file.
         path: PathBuf,
-        /// Description of the problem.
-        problem: String,
+        /// Cause.
+        source: ManifestError,
+    },
+    /// Two files contain the same object.
+    #[error("{}: {object} is also in {}", path.display(), other.display())]
+    Duplicate {
+        /// Path of the file.
+        path: PathBuf,
+        /// Reference to the object.
+        object: Box<ObjectId>,
+        /// Path of the other file.
+        other: PathBuf,
+    },
+}
+
+/// Error in a manifest.
+#[derive(Debug, Error)]
+pub enum ManifestError {
+    /// The text isn't YAML.
+    #[error("invalid YAML: {0}")]
+    Yaml(#[source] Box<serde_saphyr::Error>),
+    /// It is a value other than an object.
+    #[error("not an object")]
+    NotAnObject,
+    /// `apiVersion` or `kind` is missing.
+    #[error("an object has no apiVersion or kind")]
+    KindMissing,
+    /// `metadata.name` is missing.
+    #[error("a {kind} has no metadata.name")]
+    NameMissing {
+        /// Kind of the object.
+        kind: String,
+    },
+    /// A field is invalid.
+    #[error("{object}: {source}")]
+    Field {
+        /// Reference to the object.
+        object: Box<ObjectId>,
+        /// Cause.
+        source: serde_json::Error,
     },
 }
 
@@ -55,18 +94,16 @@ impl Snapshot {
         collect_files(folder, &mut files)?;
         files.sort();
         let mut snapshot = Self::default();
-        let mut seen: BTreeMap<(String, String, String), PathBuf> = BTreeMap::new();
+        let mut seen: BTreeMap<ObjectId, PathBuf> = BTreeMap::new();
         for path in files {
             let text =
                 std::fs::read_to_string(&path).map_err(|source| SnapshotError::Read { path: path.clone(), source })?;
-            let invalid = |problem: String| SnapshotError::Content { path: path.clone(), problem };
+            let invalid = |source| SnapshotError::Content { path: path.clone(), source };
             for object in parse_documents(&text).map_err(invalid)? {
                 let Some(object) = decode_watched(object).map_err(invalid)? else { continue };
-                let reference = object.reference();
-                let key =
-                    (reference.kind.clone(), reference.namespace.clone().unwrap_or_default(), reference.name.clone());
-                if let Some(other) = seen.insert(key, path.clone()) {
-                    return Err(invalid(format!("{reference} is also in {}", other.display())));
+                let id = ObjectId::from(&object.reference());
+                if let Some(other) = seen.insert(id.clone(), path.clone()) {
+                    return Err(SnapshotError::Duplicate { path, object: Box::new(id), other });
                 }
                 snapshot.objects.push(object);
             }
@@ -85,13 +122,9 @@ impl Snapshot {
     }
 
     /// Returns the object with this kind, namespace and name; None if there is none.
-    pub fn get(&self, reference: &ObjectRef) -> Option<&Object> {
-        let is_named = |object: &&Object| {
-            let held = object.reference();
-            (held.kind, held.namespace, held.name)
-                == (reference.kind.clone(), reference.namespace.clone(), reference.name.clone())
-        };
-        self.objects.iter().find(is_named)
+    pub fn get(&self, id: impl Into<ObjectId>) -> Option<&Object> {
+        let id = id.into();
+        self.objects.iter().find(|object| ObjectId::from(&object.reference()) == id)
     }
 }
 
@@ -110,8 +143,9 @@ fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Snapshot
 }
 
 /// Parses a multi-document text into its objects; the items of a List count as separate objects.
-fn parse_documents(text: &str) -> Result<Vec<Value>, String> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| format!("invalid YAML: {error}"))?;
+fn parse_documents(text: &str) -> Result<Vec<Value>, ManifestError> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(text).map_err(|error| ManifestError::Yaml(Box::new(error)))?;
     let items = documents.into_iter().flat_map(|mut document| match document.get_mut("items") {
         Some(Value::Array(items)) => std::mem::take(items),
         _ => vec![document],
@@ -124,11 +158,11 @@ fn parse_documents(text: &str) -> Result<Vec<Value>, String> {
 ///
 /// # Errors
 /// If the text isn't YAML, or a document isn't an object.
-pub fn parse_manifests(text: &str, namespace: &str) -> Result<Vec<Value>, String> {
+pub fn parse_manifests(text: &str, namespace: &str) -> Result<Vec<Value>, ManifestError> {
     let mut manifests = parse_documents(text)?;
     for manifest in &mut manifests {
-        let reference = object_ref(manifest)?;
-        if reference.namespace.is_some() && manifest["metadata"]["namespace"].is_null() {
+        let ManifestHeader { id, .. } = ManifestHeader::read(manifest)?;
+        if id.namespace.is_some() && manifest["metadata"]["namespace"].is_null() {
             manifest["metadata"]["namespace"] = json!(namespace);
         }
     }
@@ -140,33 +174,41 @@ pub fn parse_manifests(text: &str, namespace: &str) -> Result<Vec<Value>, String
 ///
 /// # Errors
 /// If the object is invalid.
-pub(super) fn decode_watched(mut object: Value) -> Result<Option<Object>, String> {
-    let reference = object_ref(&object)?;
-    schema_defaults::apply_defaults(&reference.kind, &mut object);
+pub(super) fn decode_watched(mut object: Value) -> Result<Option<Object>, ManifestError> {
+    let ManifestHeader { types, id } = ManifestHeader::read(&object)?;
+    schema_defaults::apply_defaults(&id.kind, &mut object);
     let meta = &mut object["metadata"];
-    meta["namespace"] = json!(reference.namespace);
+    meta["namespace"] = json!(id.namespace);
     if meta["uid"].is_null() {
-        meta["uid"] = json!(reference.to_string());
+        meta["uid"] = json!(id.to_string());
     }
     if meta["resourceVersion"].is_null() {
         meta["resourceVersion"] = json!("1");
     }
-    Object::decode(&reference, object).map_err(|error| format!("{reference}: {error}"))
+    Object::decode(&types, object).map_err(|source| ManifestError::Field { object: Box::new(id), source })
 }
 
-/// Returns the reference to the object in a manifest.
-///
-/// # Errors
-/// If `apiVersion`, `kind` or `metadata.name` is missing.
-pub(super) fn object_ref(object: &Value) -> Result<ObjectRef, String> {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    let (Some(api_version), Some(kind)) = (text("/apiVersion"), text("/kind")) else {
-        return Err("an object has no apiVersion or kind".to_owned());
-    };
-    let Some(name) = text("/metadata/name") else { return Err(format!("a {kind} has no metadata.name")) };
-    let namespace = (!CLUSTER_SCOPED_KINDS.contains(&kind.as_str()))
-        .then(|| text("/metadata/namespace").unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()));
-    Ok(ObjectRef { api_version, kind, plural: String::new(), namespace, name })
+/// Type and name in a manifest.
+pub(super) struct ManifestHeader {
+    types: TypeMeta,
+    pub(super) id: ObjectId,
+}
+
+impl ManifestHeader {
+    /// Reads the type and the name.
+    ///
+    /// # Errors
+    /// If `apiVersion`, `kind` or `metadata.name` is missing.
+    pub(super) fn read(manifest: &Value) -> Result<Self, ManifestError> {
+        let text = |pointer: &str| manifest.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let (Some(api_version), Some(kind)) = (text("/apiVersion"), text("/kind")) else {
+            return Err(ManifestError::KindMissing);
+        };
+        let Some(name) = text("/metadata/name") else { return Err(ManifestError::NameMissing { kind }) };
+        let namespace = (!CLUSTER_SCOPED_KINDS.contains(&kind.as_str()))
+            .then(|| text("/metadata/namespace").unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()));
+        Ok(Self { types: TypeMeta { api_version, kind: kind.clone() }, id: ObjectId { kind, namespace, name } })
+    }
 }
 
 #[cfg(test)]
@@ -201,7 +243,7 @@ items:
     fn error_names_the_object() {
         let problem = |text: &str| {
             let object = parse_documents(text).expect("YAML").remove(0);
-            decode_watched(object).expect_err("an invalid object")
+            decode_watched(object).expect_err("an invalid object").to_string()
         };
         assert_eq!(problem("kind: Pod"), "an object has no apiVersion or kind");
         assert_eq!(problem("{apiVersion: v1, kind: Pod, metadata: {}}"), "a Pod has no metadata.name");

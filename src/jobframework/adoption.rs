@@ -23,16 +23,16 @@ pub(super) const MAX_FAILURES: u32 = 8;
 /// Returns true while the job waits for the first decision of the queue. `can_request` is false if
 /// its demand could not be requested.
 pub(super) fn awaits_first_decision(
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     slices: &[Slice<'_>],
     can_request: bool,
     plan: &mut Plan,
 ) -> bool {
     let is_untouched = |slice: &Slice<'_>| {
-        let conditions = slice.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = slice.workload.conditions();
         slice.phase == SlicePhase::Pending && condition::get(conditions, names::QUOTA_RESERVED).is_none()
     };
-    let is_asked = can_request && view.job.wants_to_run() && view.consecutive_failures < MAX_FAILURES;
+    let is_asked = can_request && context.job.wants_to_run() && context.consecutive_failures < MAX_FAILURES;
     if !is_asked || !slices.iter().all(is_untouched) {
         return false;
     }
@@ -41,15 +41,15 @@ pub(super) fn awaits_first_decision(
     let Some(until) = created.min().and_then(|created| created.checked_add(FIRST_DECISION_TIMEOUT).ok()) else {
         return true;
     };
-    if until > view.now {
+    if until > context.now {
         plan.wake_by(until);
     }
-    until > view.now
+    until > context.now
 }
 
 /// Returns true if a member that no slice covers yet keeps running meanwhile: it has pods, and no
 /// more of them can start.
-pub(super) fn keeps_running(view: &ReconcileContext<'_>, member: &Member) -> bool {
+pub(super) fn keeps_running(context: &ReconcileContext<'_>, member: &Member) -> bool {
     let none = MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods: Vec::new() };
-    !member.live_pods.is_empty() && view.job.ungated_overrun(member, &none).is_none()
+    !member.live_pods.is_empty() && context.job.ungated_overrun(member, &none).is_none()
 }

@@ -19,7 +19,7 @@ pub(super) fn assess(request: &QuotaRequest<'_>, slices: &[Slice<'_>]) -> Upgrad
     if held.is_some_and(|held| held.record.member(&next.uid).is_some()) {
         return UpgradeFeasibility::Admitted { next: next.name.clone() };
     }
-    if request.view.job.recreates() {
+    if request.context.job.recreates() {
         let prospect = feasibility_alone(request, held, next);
         return UpgradeFeasibility::Recreate(UpgradePair::new(serving, next), prospect);
     }
@@ -31,12 +31,12 @@ fn feasibility_alone(request: &QuotaRequest<'_>, held: Option<&Slice<'_>>, next:
     let members = vec![request.demand.record.member(&next.uid)?.clone()];
     let record = SliceRecord { members, ..SliceRecord::default() };
     let probe = new_slice(&QuotaRequest { feasibility: UpgradeFeasibility::Unknown, ..*request }, record.clone(), held);
-    Some(request.view.scheduler.feasibility_checker(&probe)?.check(&pod_counts(&record, |_, _, count| count)))
+    Some(request.context.scheduler.feasibility_checker(&probe)?.check(&pod_counts(&record, |_, _, count| count)))
 }
 
 /// Returns the active and the pending member; `None` if the job is not being upgraded.
 fn upgrade_members<'m>(request: &QuotaRequest<'m>) -> Option<(&'m Member, &'m Member)> {
-    let next = request.view.job.pending_member().filter(|_| request.view.job.wants_to_run())?;
+    let next = request.context.job.pending_member().filter(|_| request.context.job.wants_to_run())?;
     let next = request.members.iter().find(|member| member.uid == next && member.is_surge && !member.is_terminating)?;
     let serving = request.members.iter().find(|member| !member.is_surge && !member.is_terminating)?;
     Some((serving, next))
@@ -56,7 +56,7 @@ fn assess_together(
         record.clone(),
         held,
     );
-    let checker = request.view.scheduler.feasibility_checker(&probe)?;
+    let checker = request.context.scheduler.feasibility_checker(&probe)?;
     let both = pod_counts(&record, |_, _, count| count);
     let pair = UpgradePair::new(serving, next);
     let deficits = match checker.check(&both) {
@@ -66,7 +66,7 @@ fn assess_together(
     };
     let only_next = pod_counts(&record, |uid, _, count| if uid == next.uid { count } else { 0 });
     let alone = checker.check(&only_next) == Feasibility::Fits;
-    let chosen = ExceedsQuotaPolicy::from_annotations(request.view.job.meta());
+    let chosen = ExceedsQuotaPolicy::from_annotations(request.context.job.meta());
     if alone && chosen == Ok(ExceedsQuotaPolicy::Recreate) {
         return Some(UpgradeFeasibility::RecreateInstead(pair, deficits));
     }

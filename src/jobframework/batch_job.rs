@@ -14,12 +14,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
 use super::conditions;
+use super::demand_error::DemandError;
 use super::generic_job::GenericJob;
 use super::members::{self, MemberIdentity, MemberPods};
 use super::pod_classifier::KnownTemplates;
 use super::shape::shape_of;
 use super::slice_record::MemberShare;
-use super::types::{JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands};
+use super::types::{Gate, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands};
 use sluice_api::kueue::names::{
     DEFAULT_POD_SET, MAX_EXEC_TIME_LABEL, MIN_PARALLELISM_ANNOTATION, PRIORITY_CLASS_LABEL, QUEUE_NAME_LABEL,
 };
@@ -132,15 +133,15 @@ impl GenericJob for BatchJobAdapter<'_> {
             stopped.start_time = None;
             return Write::patch_status_from(self.job, status, &stopped);
         }
-        self.patch_spec(|spec| scheduling_gate::set_gated(spec.template.spec.get_or_insert_default(), true))
+        self.patch_spec(|spec| scheduling_gate::add(spec.template.spec.get_or_insert_default()))
     }
 
     /// The gate stays closed until the template has the scheduling gate.
-    fn set_gate_open(&self, _: &str, open: bool) -> Option<Write> {
-        if open && !self.has_gated_template() {
+    fn set_gate(&self, _: &str, gate: Gate) -> Option<Write> {
+        if gate == Gate::Open && !self.has_gated_template() {
             return None;
         }
-        self.patch_spec(|spec| spec.suspend = Some(!open))
+        self.patch_spec(|spec| spec.suspend = Some(gate == Gate::Closed))
     }
 
     /// Pods created before the template had its scheduling gate run ungated: the Job controller may
@@ -255,8 +256,9 @@ fn groups(job: &BatchJob) -> PodGroupDemands {
     let count = u32::try_from(parallelism.min(remaining)).unwrap_or(0);
     let mut template = spec.template;
     let pod = template.spec.get_or_insert_default();
-    scheduling_gate::set_gated(pod, false);
-    let shape = shape_of(pod).map_err(|error| format!("spec.template: {error}"))?;
+    scheduling_gate::remove(pod);
+    let shape = shape_of(pod)
+        .map_err(|source| DemandError::TemplateRequests { field: "spec.template", source: Box::new(source) })?;
     Ok(vec![PodGroupDemand {
         name: POD_GROUP.to_owned(),
         pod_set: DEFAULT_POD_SET.to_owned(),
@@ -273,15 +275,9 @@ fn groups(job: &BatchJob) -> PodGroupDemands {
 /// `validatePartialAdmissionCreate`); `None` without the annotation.
 ///
 /// # Errors
-/// Returns a message if the annotation is not a number from 1 to one less than the parallelism.
-fn min_parallelism(job: &BatchJob, parallelism: i32) -> Result<Option<u32>, String> {
+/// If the annotation is not a number from 1 to one less than the parallelism.
+fn min_parallelism(job: &BatchJob, parallelism: i32) -> Result<Option<u32>, DemandError> {
     let Some(text) = job.annotations().get(MIN_PARALLELISM_ANNOTATION) else { return Ok(None) };
     let fewest = text.parse::<u32>().ok().filter(|fewest| (1..parallelism.unsigned_abs()).contains(fewest));
-    let most = parallelism - 1;
-    fewest.map(Some).ok_or_else(|| {
-        format!(
-            "annotation {MIN_PARALLELISM_ANNOTATION}: {text:?} is not a number of pods between 1 and {most}, one less than \
-             spec.parallelism"
-        )
-    })
+    fewest.map(Some).ok_or_else(|| DemandError::MinParallelism { value: text.clone(), most: parallelism - 1 })
 }

@@ -18,14 +18,14 @@ impl ConditionContent {
         Self { status, reason: reason.to_owned(), message: message.into() }
     }
 
-    pub(super) fn condition(&self, kind: &str, view: &ReconcileContext<'_>) -> Condition {
+    pub(super) fn condition(&self, kind: &str, context: &ReconcileContext<'_>) -> Condition {
         Condition {
             type_: kind.to_owned(),
-            status: if self.status { "True" } else { "False" }.to_owned(),
+            status: condition::status(self.status).to_owned(),
             reason: self.reason.clone(),
             message: self.message.clone(),
-            last_transition_time: Time(condition::whole_seconds(view.now)),
-            observed_generation: view.job.meta().generation,
+            last_transition_time: Time(condition::whole_seconds(context.now)),
+            observed_generation: context.job.meta().generation,
         }
     }
 }

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::condition_content::ConditionContent;
 use super::context::ReconcileContext;
+use super::demand_error::DemandError;
 use super::slices::{self, Slice, SlicePhase};
 use super::types::Member;
 use super::upgrade_feasibility::{UPGRADE_ADMISSIBLE, UpgradeFeasibility};
@@ -30,23 +31,23 @@ const REASON_PENDING: &str = "Pending";
 
 /// Sets the conditions of a queued job.
 pub(super) fn plan(
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     slices: &[Slice<'_>],
     members: &[Member],
     feasibility: &UpgradeFeasibility,
     plan: &mut Plan,
 ) {
-    if !is_terminating(view) {
-        write_conditions(view, slices, admitted_condition(view, slices, members), feasibility, &[], plan);
+    if !is_terminating(context) {
+        write_conditions(context, slices, admitted_condition(context, slices, members), feasibility, &[], plan);
     }
 }
 
-/// Sets the conditions of an invalid job; `problem` is the message.
-pub fn misconfigured(view: &ReconcileContext<'_>, slices: &[Slice<'_>], problem: &str, plan: &mut Plan) {
+/// Sets the conditions of an invalid job.
+pub fn misconfigured(context: &ReconcileContext<'_>, slices: &[Slice<'_>], problem: &DemandError, plan: &mut Plan) {
     write_conditions(
-        view,
+        context,
         slices,
-        Some(ConditionContent::new(false, REASON_MISCONFIGURED, problem)),
+        Some(ConditionContent::new(false, REASON_MISCONFIGURED, problem.to_string())),
         &UpgradeFeasibility::Unknown,
         &[],
         plan,
@@ -54,18 +55,18 @@ pub fn misconfigured(view: &ReconcileContext<'_>, slices: &[Slice<'_>], problem:
 }
 
 /// Sets the conditions of a job on hold that has to name a LocalQueue.
-pub(super) fn missing_queue_name(view: &ReconcileContext<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
-    if is_terminating(view) {
+pub(super) fn missing_queue_name(context: &ReconcileContext<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    if is_terminating(context) {
         return;
     }
-    let namespace = view.job.meta().namespace.as_deref().unwrap_or_default();
+    let namespace = context.job.meta().namespace.as_deref().unwrap_or_default();
     let message = format!(
         "The job names no LocalQueue, and such jobs are held (manageJobsWithoutQueueName): set its label {} to a \
          LocalQueue of namespace {namespace}",
         names::QUEUE_NAME_LABEL
     );
     write_conditions(
-        view,
+        context,
         slices,
         Some(ConditionContent::new(false, REASON_NO_QUEUE_NAME, message)),
         &UpgradeFeasibility::NoUpgrade,
@@ -76,25 +77,25 @@ pub(super) fn missing_queue_name(view: &ReconcileContext<'_>, slices: &[Slice<'_
 
 /// Clears the conditions of a job that is no longer managed. Its quota may still have to be
 /// released.
-pub fn clear(view: &ReconcileContext<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
-    if !is_terminating(view) {
-        write_conditions(view, slices, None, &UpgradeFeasibility::NoUpgrade, &[ADMITTED], plan);
+pub fn clear(context: &ReconcileContext<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    if !is_terminating(context) {
+        write_conditions(context, slices, None, &UpgradeFeasibility::NoUpgrade, &[ADMITTED], plan);
     }
 }
 
 /// Returns true if the job is being deleted: its conditions no longer change.
-fn is_terminating(view: &ReconcileContext<'_>) -> bool {
-    view.job.meta().deletion_timestamp.is_some()
+fn is_terminating(context: &ReconcileContext<'_>) -> bool {
+    context.job.meta().deletion_timestamp.is_some()
 }
 
 /// Returns the condition Admitted: whether the whole job may run, and the reason if not. `None`
 /// before the first decision of the queue.
 fn admitted_condition(
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     slices: &[Slice<'_>],
     members: &[Member],
 ) -> Option<ConditionContent> {
-    if !view.job.wants_to_run() {
+    if !context.job.wants_to_run() {
         return Some(suspended_condition(slices));
     }
     let covering = slices::covering(slices);
@@ -109,13 +110,13 @@ fn admitted_condition(
     }
     if let Some(waiting) = slices::pending(slices) {
         // No condition before the first decision of the queue about the slice.
-        let (reason, why) = pending_decision(waiting)?;
-        let queue = view.job.queue_name().unwrap_or_default();
+        let decision = pending_decision(waiting)?;
+        let queue = context.job.queue_name().unwrap_or_default();
         let (subject, continues) = pending_subject(members, covering);
         return Some(ConditionContent::new(
             false,
-            &reason,
-            format!("{subject} is pending in LocalQueue {queue}{continues}: {why}"),
+            &decision.reason,
+            format!("{subject} is pending in LocalQueue {queue}{continues}: {}", decision.message),
         ));
     }
     if let Some(evicted) = slices.iter().find(|slice| slice.phase == SlicePhase::Evicted) {
@@ -175,10 +176,9 @@ fn pending_subject(members: &[Member], covering: Option<&Slice<'_>>) -> (String,
     }
 }
 
-/// Returns reason and message of the queue's last decision about a pending slice; `None` before it.
-fn pending_decision(slice: &Slice<'_>) -> Option<(String, String)> {
-    let found = condition::get(conditions_of(slice), names::QUOTA_RESERVED)?;
-    (found.status == "False").then(|| (found.reason.clone(), found.message.clone()))
+/// Returns the queue's last decision about a pending slice; `None` before it.
+fn pending_decision<'s>(slice: &'s Slice<'_>) -> Option<&'s Condition> {
+    condition::get_false(conditions_of(slice), names::QUOTA_RESERVED)
 }
 
 /// Sets all conditions in one write, and removes those of the types in `gone`.
@@ -186,34 +186,34 @@ fn pending_decision(slice: &Slice<'_>) -> Option<(String, String)> {
 /// QuotaReserved is written together with Admitted, and separately only when its status changes: a
 /// separate write would delay the write to the gate of a RayCluster.
 fn write_conditions(
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     slices: &[Slice<'_>],
     admitted: Option<ConditionContent>,
     feasibility: &UpgradeFeasibility,
     gone: &[&str],
     plan: &mut Plan,
 ) {
-    let shown = view.job.conditions();
+    let shown = context.job.conditions();
     let (reserved, upgrade) = (quota_reserved_condition(slices), feasibility.condition());
     let mut notes = Vec::new();
-    if let Some(says) = admitted.as_ref().filter(|says| !is_current(shown, &says.condition(ADMITTED, view))) {
+    if let Some(says) = admitted.as_ref().filter(|says| !is_current(shown, &says.condition(ADMITTED, context))) {
         let is_expected = says.status || says.reason == REASON_SUSPENDED;
-        notes.push(EventRecord { warning: !is_expected, ..view.job.event(&says.reason, &says.message) });
+        notes.push(EventRecord { warning: !is_expected, ..context.job.event(&says.reason, &says.message) });
     }
     // An upgrade that proceeds as usual emits no Event.
     let is_news = |says: &&ConditionContent| {
-        feasibility.needs_attention() && !is_current(shown, &says.condition(UPGRADE_ADMISSIBLE, view))
+        feasibility.needs_attention() && !is_current(shown, &says.condition(UPGRADE_ADMISSIBLE, context))
     };
     if let Some(says) = upgrade.as_ref().filter(is_news) {
-        notes.push(EventRecord { warning: true, ..view.job.event(&says.reason, &says.message) });
+        notes.push(EventRecord { warning: true, ..context.job.event(&says.reason, &says.message) });
     }
-    let mut wanted: Vec<Condition> = admitted.iter().map(|says| says.condition(ADMITTED, view)).collect();
+    let mut wanted: Vec<Condition> = admitted.iter().map(|says| says.condition(ADMITTED, context)).collect();
     if !wanted.is_empty() || reserved.status != condition::is_true(shown, QUOTA_RESERVED) {
-        wanted.push(reserved.condition(QUOTA_RESERVED, view));
+        wanted.push(reserved.condition(QUOTA_RESERVED, context));
     }
-    wanted.extend(upgrade.iter().map(|says| says.condition(UPGRADE_ADMISSIBLE, view)));
+    wanted.extend(upgrade.iter().map(|says| says.condition(UPGRADE_ADMISSIBLE, context)));
     let removed: &[&str] = if *feasibility == UpgradeFeasibility::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
-    if let Some(write) = view.job.set_conditions(wanted, &[removed, gone].concat()) {
+    if let Some(write) = context.job.set_conditions(wanted, &[removed, gone].concat()) {
         plan.write(write);
         plan.events.extend(notes);
     }
@@ -255,7 +255,7 @@ fn upsert(conditions: &mut Vec<Condition>, mut wanted: Condition) {
 }
 
 fn conditions_of<'s>(slice: &'s Slice<'_>) -> &'s [Condition] {
-    slice.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+    slice.workload.conditions()
 }
 
 fn name_of<'s>(slice: &'s Slice<'_>) -> &'s str {

@@ -7,6 +7,7 @@ use sluice_api::kueue::Workload;
 
 use sluice_raycluster::NodePlacement;
 
+use super::demand_error::DemandError;
 use super::generic_job::GenericJob;
 use super::managed::ManagementState;
 use super::types::{Member, Priority};
@@ -24,7 +25,7 @@ pub struct ReconcileContext<'a> {
     /// Scheduler, to check the feasibility of upgrades.
     pub scheduler: &'a sluice_queue::Scheduler,
     /// Priority of the job's Workloads, or the reason why it cannot be resolved.
-    pub priority: Result<Priority, String>,
+    pub priority: Result<Priority, DemandError>,
     /// Returns the node selector and tolerations of pods that use these flavors.
     pub placement: &'a dyn Fn(&BTreeSet<String>) -> NodePlacement,
     /// Returns the PodSets of a pending slice that could fit in another flavor than the one that

@@ -9,18 +9,18 @@ use sluice_plan::Plan;
 
 /// Finishes pending slices immediately, and slices that hold quota once the last pod has finished
 /// or is gone.
-pub(super) fn plan(view: &ReconcileContext<'_>, finish: &JobResult) -> Plan {
+pub(super) fn plan(context: &ReconcileContext<'_>, finish: &JobResult) -> Plan {
     let mut plan = Plan::default();
-    let has_pods = view.job.members().iter().any(|member| !member.live_pods.is_empty());
+    let has_pods = context.job.members().iter().any(|member| !member.live_pods.is_empty());
     let reason = if finish.succeeded { finished_reason::SUCCEEDED } else { finished_reason::FAILED };
-    for slice in slices::slices_of(view.workloads.iter().copied()) {
+    for slice in slices::slices_of(context.workloads.iter().copied()) {
         let is_over = match slice.phase {
             SlicePhase::Pending => true,
             SlicePhase::Admitted | SlicePhase::Evicted => !has_pods,
             SlicePhase::Terminating | SlicePhase::Finished => false,
         };
         if is_over {
-            plan.write(slice_lifecycle::finish_slice(slice.workload, reason, finish.message.clone(), view.now));
+            plan.write(slice_lifecycle::finish_slice(slice.workload, reason, finish.message.clone(), context.now));
         }
     }
     plan

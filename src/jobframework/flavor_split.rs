@@ -27,7 +27,7 @@ impl<'a> FlavorSplit<'a> {
     /// Splits off pods of members that do not run yet, of PodSets that could fit in another flavor
     /// only. If those are split already, splits all PodSets shared with running members. `None` if
     /// there is nothing to split, or a Workload cannot hold that many PodSets.
-    pub(super) fn detect(view: &ReconcileContext<'_>, slices: &[Slice<'_>], members: &'a [Member]) -> Option<Self> {
+    pub(super) fn detect(context: &ReconcileContext<'_>, slices: &[Slice<'_>], members: &'a [Member]) -> Option<Self> {
         let (held, waiting) = (slices::covering(slices)?, slices::pending(slices)?);
         let is_new = |member: &&Member| {
             !member.is_open && member.live_pods.is_empty() && held.record.member(&member.uid).is_none()
@@ -36,7 +36,7 @@ impl<'a> FlavorSplit<'a> {
         if new.is_empty() {
             return None;
         }
-        let pinned = (view.flavor_bound_pod_sets)(waiting.workload);
+        let pinned = (context.flavor_bound_pod_sets)(waiting.workload);
         let requested = waiting.record.members.iter().filter(|share| new.contains(share.uid.as_str()));
         let requested: BTreeSet<&String> =
             requested.flat_map(|share| &share.pods).map(|share| &share.pod_set).collect();

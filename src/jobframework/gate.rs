@@ -3,7 +3,7 @@
 use super::context::ReconcileContext;
 use super::slice_record::MemberShare;
 use super::slices::{Slice, SlicePhase, slices_of};
-use super::types::{Member, PodGroupDemand};
+use super::types::{Gate, Member, PodGroupDemand};
 use super::{adoption, replacement};
 use sluice_api::ray::RayCluster;
 use sluice_plan::{EventRecord, ObjectRef, Plan};
@@ -20,38 +20,41 @@ use sluice_plan::{EventRecord, ObjectRef, Plan};
 /// `awaits_decision` is true while the job waits for the first decision of the queue: running
 /// members keep running until then.
 pub fn plan(
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     members: &[Member],
     covering: Option<&Slice<'_>>,
     awaits_decision: bool,
     plan: &mut Plan,
 ) {
-    let kind = view.job.member_kind();
+    let kind = context.job.member_kind();
     for member in members.iter().filter(|member| !member.is_terminating) {
         let should_be_open = match covering {
             Some(_) if member.is_preempted => false,
             Some(slice) if member.is_open => match slice.record.member(&member.uid) {
-                Some(share) => view.job.ungated_overrun(member, share).is_none(),
+                Some(share) => context.job.ungated_overrun(member, share).is_none(),
                 None => replacement::is_restored(slice, member, members),
             },
             Some(slice) => {
-                view.job.wants_to_run()
-                    && may_open(view, slice, member, members)
-                    && !replacement::has_running_displaced(&slice.record, view, members)
+                context.job.wants_to_run()
+                    && may_open(context, slice, member, members)
+                    && !replacement::has_running_displaced(&slice.record, context, members)
             }
-            None => awaits_decision && member.is_open && !member.is_preempted && adoption::keeps_running(view, member),
+            None => {
+                awaits_decision && member.is_open && !member.is_preempted && adoption::keeps_running(context, member)
+            }
         };
         if should_be_open == member.is_open {
             continue;
         }
-        let Some(write) = view.job.set_gate_open(&member.name, should_be_open) else { continue };
+        let gate = if should_be_open { Gate::Open } else { Gate::Closed };
+        let Some(write) = context.job.set_gate(&member.name, gate) else { continue };
         let target = write.target.clone();
-        plan.write(write.blocked_while_in_flight(blocking_objects(view, members, member, covering)));
+        plan.write(write.blocked_while_in_flight(blocking_objects(context, members, member, covering)));
         let note = match covering {
             Some(slice) if should_be_open => {
                 let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
                 let message = format!("Unsuspended {kind} {}: slice {name} is admitted and covers it", member.name);
-                view.job.event("GateOpened", &message)
+                context.job.event("GateOpened", &message)
             }
             _ => {
                 let replacement = covering.and_then(|slice| replacement::replacement_on(slice, member, members));
@@ -59,11 +62,11 @@ pub fn plan(
                     .map(|by| format!("{kind} {0} replaces it, and requests fail until {0} serves", by.name));
                 let preempted = covering.and_then(Slice::preemption_message);
                 let share = covering.and_then(|slice| slice.record.member(&member.uid));
-                let unheld = share.and_then(|share| view.job.ungated_overrun(member, share));
+                let unheld = share.and_then(|share| context.job.ungated_overrun(member, share));
                 let why =
                     replaced.as_deref().or(preempted).or(unheld.as_deref()).unwrap_or("no admitted slice covers it");
                 let message = format!("Suspended {kind} {}: {why}", member.name);
-                EventRecord { warning: true, ..view.job.event("GateClosed", &message) }
+                EventRecord { warning: true, ..context.job.event("GateClosed", &message) }
             }
         };
         plan.events.push(note.only_if_written(&target));
@@ -79,21 +82,21 @@ pub fn plan(
 /// - To close it without a covering slice: the pending slices, which may be admitted at the moment.
 ///   After [`newcomer::FAILURES`] consecutive write failures they no longer block.
 fn blocking_objects(
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     members: &[Member],
     member: &Member,
     covering: Option<&Slice<'_>>,
 ) -> Vec<ObjectRef> {
     match covering {
-        Some(_) if member.is_preempted => view.job.routing_objects(),
+        Some(_) if member.is_preempted => context.job.routing_objects(),
         Some(slice) if !member.is_open => {
             let uncovered = members.iter().filter(|other| !other.is_open && slice.record.member(&other.uid).is_none());
-            let namespace = &view.job.meta().namespace;
+            let namespace = &context.job.meta().namespace;
             let gates = uncovered.map(|other| ObjectRef::named::<RayCluster>(namespace.clone(), other.name.clone()));
             gates.chain([ObjectRef::of(slice.workload)]).collect()
         }
-        None if view.consecutive_failures < adoption::MAX_FAILURES => {
-            let slices = slices_of(view.workloads.iter().copied());
+        None if context.consecutive_failures < adoption::MAX_FAILURES => {
+            let slices = slices_of(context.workloads.iter().copied());
             let pending = slices.iter().filter(|slice| slice.phase == SlicePhase::Pending);
             pending.map(|slice| ObjectRef::of(slice.workload)).collect()
         }
@@ -103,12 +106,12 @@ fn blocking_objects(
 
 /// Returns true if the slice is granted as a whole and covers the demand of the member and every
 /// open member.
-fn may_open(view: &ReconcileContext<'_>, slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
+fn may_open(context: &ReconcileContext<'_>, slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
     let granted = slice.granted_counts();
     let is_whole =
         slice.record.counts().iter().all(|(pods, count)| granted.get(pods).is_some_and(|most| count <= most));
     let is_covered =
-        |share: &MemberShare| view.job.ungated_overrun(member, share).is_none() && covers_demand(share, member);
+        |share: &MemberShare| context.job.ungated_overrun(member, share).is_none() && covers_demand(share, member);
     is_whole
         && slice.record.member(&member.uid).is_some_and(is_covered)
         && members.iter().filter(|other| other.is_open).all(|other| slice.record.member(&other.uid).is_some())

@@ -7,7 +7,7 @@ use sluice_api::kueue::names;
 use sluice_plan::{EventRecord, ObjectRef, Write};
 
 use super::slice_record::MemberShare;
-use super::types::{JobResult, Member, PodAssignment};
+use super::types::{Gate, JobResult, Member, PodAssignment};
 
 /// Adapter of a kind of job: the reads and writes that reconciliation needs.
 pub trait GenericJob {
@@ -34,7 +34,7 @@ pub trait GenericJob {
         None
     }
     /// Opens or closes the gate of the member named `member`; `None` if nothing has to be written.
-    fn set_gate_open(&self, member: &str, open: bool) -> Option<Write>;
+    fn set_gate(&self, member: &str, gate: Gate) -> Option<Write>;
     /// Explains why pods of an open member run, or could run, beyond `_share`. `None` if pods that
     /// are not covered cannot start: their creator holds them, or they are created with a
     /// scheduling gate.

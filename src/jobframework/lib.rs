@@ -10,6 +10,7 @@ pub mod batch_job;
 mod condition_content;
 pub mod conditions;
 mod context;
+mod demand_error;
 mod finished;
 mod flavor_split;
 pub mod gate;
@@ -45,37 +46,38 @@ use sluice_queue::status;
 use upgrade_feasibility::UpgradeFeasibility;
 
 pub use context::ReconcileContext;
+pub use demand_error::{DemandError, MemberPodSets};
 pub use generic_job::{GenericJob, queue_name};
 use quota_request::QuotaRequest;
-pub use types::{GatedPod, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands, PodKind, Priority};
+pub use types::{Gate, GatedPod, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands, PodKind, Priority};
 
 /// Plans the writes that take a job from its spec to running pods: slices, gates and conditions.
 ///
 /// A misconfigured job gets no new slice and no gate is opened for it. Its admitted slice stays
 /// valid, and is still evicted or preempted like any other.
-pub fn plan(view: &ReconcileContext<'_>) -> Plan {
-    if let Some(finish) = view.job.finished() {
-        return finished::plan(view, &finish);
+pub fn plan(context: &ReconcileContext<'_>) -> Plan {
+    if let Some(finish) = context.job.finished() {
+        return finished::plan(context, &finish);
     }
-    match view.managed {
-        ManagementState::Unmanaged => return unmanage(view),
-        ManagementState::OnHold(hold) => return on_hold::plan(view, hold),
+    match context.managed {
+        ManagementState::Unmanaged => return unmanage(context),
+        ManagementState::OnHold(hold) => return on_hold::plan(context, hold),
         ManagementState::InQueue => {}
     }
     let mut plan = Plan::default();
-    let slices = slices::slices_of(view.workloads.iter().copied());
-    let mut members = view.job.members();
+    let slices = slices::slices_of(context.workloads.iter().copied());
+    let mut members = context.job.members();
     preemptible_parts::apply_preemption(&mut members, slices::covering(&slices).and_then(|slice| slice.preempted_part));
-    suspend_template(view, &slices, &mut plan);
-    let outcome = plan_slices(view, &slices, &members, &mut plan);
-    let awaits_decision = adoption::awaits_first_decision(view, &slices, outcome.is_ok(), &mut plan);
-    gate::plan(view, &members, slices::covering(&slices), awaits_decision, &mut plan);
-    ungate::plan(view, &members, slices::covering(&slices), &mut plan);
-    release_evicted(view, &slices, &members, &mut plan);
-    readiness::plan(view, &slices, &members, &mut plan);
+    suspend_template(context, &slices, &mut plan);
+    let outcome = plan_slices(context, &slices, &members, &mut plan);
+    let awaits_decision = adoption::awaits_first_decision(context, &slices, outcome.is_ok(), &mut plan);
+    gate::plan(context, &members, slices::covering(&slices), awaits_decision, &mut plan);
+    ungate::plan(context, &members, slices::covering(&slices), &mut plan);
+    release_evicted(context, &slices, &members, &mut plan);
+    readiness::plan(context, &slices, &members, &mut plan);
     match outcome {
-        Ok(feasibility) => conditions::plan(view, &slices, &members, &feasibility, &mut plan),
-        Err(problem) => conditions::misconfigured(view, &slices, &problem, &mut plan),
+        Ok(feasibility) => conditions::plan(context, &slices, &members, &feasibility, &mut plan),
+        Err(problem) => conditions::misconfigured(context, &slices, &problem, &mut plan),
     }
     plan
 }
@@ -83,27 +85,28 @@ pub fn plan(view: &ReconcileContext<'_>) -> Plan {
 /// Reconciles the slices with the demand of the members and returns the feasibility of an upgrade.
 ///
 /// # Errors
-/// Returns a message that names the field and its value if the demand cannot be requested.
+/// If the demand cannot be requested.
 fn plan_slices(
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     slices: &[slices::Slice<'_>],
     members: &[Member],
     plan: &mut Plan,
-) -> Result<UpgradeFeasibility, String> {
+) -> Result<UpgradeFeasibility, DemandError> {
     // Displaced members request nothing: the quota belongs to their replacement already.
     let living: Vec<_> = slices.iter().filter(|slice| slice.phase != slices::SlicePhase::Finished).collect();
-    let displaced = replacement::displaced_members(slices::covering(slices), view, members);
+    let displaced = replacement::displaced_members(slices::covering(slices), context, members);
     let stays = |member: &&Member| displaced.iter().all(|displaced| displaced.uid != member.uid);
-    let staying = view.orphaned_members.iter().chain(members).filter(stays);
+    let staying = context.orphaned_members.iter().chain(members).filter(stays);
     let together = pod_sets::desired_pod_sets(staying.clone(), &living, None)?;
-    let wanted =
-        &match FlavorSplit::detect(view, slices, members).filter(|_| !slices::is_covered(&together.record, slices)) {
-            Some(split) => pod_sets::desired_pod_sets(staying, &living, Some(&split))?,
-            None => together,
-        };
-    let (priority, time_limit) = (&view.priority.clone()?, max_execution_seconds(view.job)?);
+    let wanted = &match FlavorSplit::detect(context, slices, members)
+        .filter(|_| !slices::is_covered(&together.record, slices))
+    {
+        Some(split) => pod_sets::desired_pod_sets(staying, &living, Some(&split))?,
+        None => together,
+    };
+    let (priority, time_limit) = (&context.priority.clone()?, max_execution_seconds(context.job)?);
     let request = QuotaRequest {
-        view,
+        context,
         members,
         demand: wanted,
         priority,
@@ -121,27 +124,27 @@ fn plan_slices(
 
 /// Makes every member created from now on start suspended. The template of a job with slices was
 /// suspended before, so an open one means that a client bypassed the admission policies.
-fn suspend_template(view: &ReconcileContext<'_>, slices: &[slices::Slice<'_>], plan: &mut Plan) {
-    let Some(write) = view.job.suspend_template() else { return };
+fn suspend_template(context: &ReconcileContext<'_>, slices: &[slices::Slice<'_>], plan: &mut Plan) {
+    let Some(write) = context.job.suspend_template() else { return };
     plan.write(write);
     if !slices.is_empty() {
         let message = "The gate in the template was open and has been closed: objects created from it wait for quota";
-        plan.events.push(EventRecord { warning: true, ..view.job.event("TemplateGateClosed", message) });
+        plan.events.push(EventRecord { warning: true, ..context.job.event("TemplateGateClosed", message) });
     }
 }
 
 /// Deletes the slices of a job that is not managed (any longer).
-fn unmanage(view: &ReconcileContext<'_>) -> Plan {
+fn unmanage(context: &ReconcileContext<'_>) -> Plan {
     let mut plan = Plan::default();
-    delete_slices(view, &mut plan);
-    conditions::clear(view, &slices::slices_of(view.workloads.iter().copied()), &mut plan);
+    delete_slices(context, &mut plan);
+    conditions::clear(context, &slices::slices_of(context.workloads.iter().copied()), &mut plan);
     plan
 }
 
 /// Deletes all slices. Their finalizer holds the quota that pods still use until the pods are gone.
-fn delete_slices(view: &ReconcileContext<'_>, plan: &mut Plan) {
-    let there = view.workloads.iter().filter(|workload| workload.metadata.deletion_timestamp.is_none());
-    plan.writes.extend(there.map(|workload| Write::delete(*workload, false)));
+fn delete_slices(context: &ReconcileContext<'_>, plan: &mut Plan) {
+    let there = context.workloads.iter().filter(|workload| workload.metadata.deletion_timestamp.is_none());
+    plan.writes.extend(there.map(|workload| Write::delete(*workload)));
 }
 
 /// Reads the maximum execution time of a job from its label, in seconds (kueue v0.19.2
@@ -149,26 +152,24 @@ fn delete_slices(view: &ReconcileContext<'_>, plan: &mut Plan) {
 /// label. A slice that holds quota keeps the limit that it was admitted with.
 ///
 /// # Errors
-/// Returns a message if the label is not a positive number of seconds.
-fn max_execution_seconds(job: &dyn GenericJob) -> Result<Option<i32>, String> {
+/// If the label is not a positive number of seconds.
+fn max_execution_seconds(job: &dyn GenericJob) -> Result<Option<i32>, DemandError> {
     let label = names::MAX_EXEC_TIME_LABEL;
     let Some(text) = job.meta().labels.as_ref().and_then(|labels| labels.get(label)) else { return Ok(None) };
     let limit = text.parse().ok().filter(|limit| *limit > 0);
-    limit
-        .map(Some)
-        .ok_or_else(|| format!("label {label}: {text:?} is not a number of seconds between 1 and {}", i32::MAX))
+    limit.map(Some).ok_or_else(|| DemandError::MaxExecutionTime { value: text.clone() })
 }
 
 /// Releases the quota of an evicted slice once no pod uses it.
-fn release_evicted(view: &ReconcileContext<'_>, slices: &[slices::Slice<'_>], members: &[Member], plan: &mut Plan) {
-    let quiet =
-        view.orphaned_members.is_empty() && members.iter().all(|member| !member.is_open && member.live_pods.is_empty());
+fn release_evicted(context: &ReconcileContext<'_>, slices: &[slices::Slice<'_>], members: &[Member], plan: &mut Plan) {
+    let quiet = context.orphaned_members.is_empty()
+        && members.iter().all(|member| !member.is_open && member.live_pods.is_empty());
     // A slice that replaced an admitted one is released after that one has finished: otherwise the
     // quota of the replaced slice would be counted again.
     let alone = slices.iter().all(|slice| slice.phase != slices::SlicePhase::Admitted);
     for slice in slices.iter().filter(|slice| slice.phase == slices::SlicePhase::Evicted && quiet && alone) {
-        let mut released = status::released(slice.workload, view.now);
-        readiness::reset(&mut released, view.now);
+        let mut released = status::released(slice.workload, context.now);
+        readiness::reset(&mut released, context.now);
         plan.write(Write::patch_status(slice.workload, &released));
     }
 }
@@ -176,7 +177,7 @@ fn release_evicted(view: &ReconcileContext<'_>, slices: &[slices::Slice<'_>], me
 /// Removes the finalizer of a Workload that is being deleted, once no pod uses its quota.
 pub fn release_finalizer(workload: &Workload, has_pods: bool) -> Plan {
     let mut plan = Plan::default();
-    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = workload.conditions();
     let is_true = |kind| condition::is_true(conditions, kind);
     let holds_quota = is_true(names::QUOTA_RESERVED) && !is_true(names::FINISHED);
     if workload.metadata.deletion_timestamp.is_some() && !(holds_quota && has_pods) {

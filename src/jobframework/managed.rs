@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube_core::Expression;
 
-use sluice_api::selector;
+use sluice_api::selector::Selector;
 
 /// Label of every namespace with its name, set by the API server.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -72,7 +72,7 @@ pub struct ManagedJobsPolicy {
     /// True if a job without a queue name is held until it has one.
     pub manage_jobs_without_queue_name: bool,
     /// Namespaces whose jobs are managed. Applies to jobs with a queue name too.
-    pub namespaces: LabelSelector,
+    pub namespaces: Selector,
 }
 
 impl Default for ManagedJobsPolicy {
@@ -86,34 +86,27 @@ impl Default for ManagedJobsPolicy {
 }
 
 /// Returns a selector for all namespaces except these.
-pub fn all_namespaces_except<'a>(names: impl IntoIterator<Item = &'a str>) -> LabelSelector {
-    let requirement = LabelSelectorRequirement {
-        key: NAMESPACE_NAME_LABEL.to_owned(),
-        operator: "NotIn".to_owned(),
-        values: Some(names.into_iter().map(str::to_owned).collect()),
-    };
-    LabelSelector { match_expressions: Some(vec![requirement]), match_labels: None }
+pub fn all_namespaces_except<'a>(names: impl IntoIterator<Item = &'a str>) -> Selector {
+    let names = names.into_iter().map(str::to_owned).collect();
+    Selector::from_iter([Expression::NotIn(NAMESPACE_NAME_LABEL.to_owned(), names)])
 }
 
 impl ManagedJobsPolicy {
     /// Returns true if jobs of this namespace are managed; `None` if that depends on labels that
     /// are not known.
     pub fn manages_namespace(&self, namespace: &str, labels: Option<&BTreeMap<String, String>>) -> Option<bool> {
-        // The configuration is rejected if the selector is invalid, so it is valid here.
-        let is_chosen = |labels: &_| selector::matches(Some(&self.namespaces), labels).unwrap_or(false);
         match labels {
-            Some(labels) => Some(is_chosen(labels)),
+            Some(labels) => Some(self.namespaces.matches(labels)),
             None if self.selects_by_name_only() => {
-                Some(is_chosen(&BTreeMap::from([(NAMESPACE_NAME_LABEL.to_owned(), namespace.to_owned())])))
+                let labels = BTreeMap::from([(NAMESPACE_NAME_LABEL.to_owned(), namespace.to_owned())]);
+                Some(self.namespaces.matches(&labels))
             }
             None => None,
         }
     }
 
     fn selects_by_name_only(&self) -> bool {
-        let keys = self.namespaces.match_labels.iter().flat_map(BTreeMap::keys);
-        let expressions = self.namespaces.match_expressions.iter().flatten().map(|requirement| &requirement.key);
-        keys.chain(expressions).all(|key| key == NAMESPACE_NAME_LABEL)
+        self.namespaces.keys().all(|key| key == NAMESPACE_NAME_LABEL)
     }
 }
 

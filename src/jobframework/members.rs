@@ -10,6 +10,7 @@ use super::pod_classifier::{KnownTemplates, PodClassifier};
 use super::types::GatedPod;
 use super::types::{Member, PodAssignment, PodGroupDemands};
 use sluice_api::kueue::{names, scheduling_gate};
+use sluice_api::pod;
 use sluice_api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
 use sluice_plan::Write;
 
@@ -49,10 +50,11 @@ pub fn build_member(
     groups: Arc<PodGroupDemands>,
     templates: &KnownTemplates<'_>,
 ) -> Member {
-    let mut census = PodClassifier::new(&groups, templates);
-    let live_pods = census.count(pods.live());
-    let gated = pods.observed.iter().filter(|pod| can_be_ungated(pod)).map(|pod| gated_pod(pod, &mut census)).collect();
-    let strangers = census.unknown_kinds;
+    let mut classifier = PodClassifier::new(&groups, templates);
+    let live_pods = classifier.count(pods.live());
+    let gated =
+        pods.observed.iter().filter(|pod| can_be_ungated(pod)).map(|pod| gated_pod(pod, &mut classifier)).collect();
+    let unknown_kinds = classifier.unknown_kinds;
     Member {
         name: who.name,
         uid: who.uid,
@@ -64,7 +66,7 @@ pub fn build_member(
         live_pods,
         gated_pods: gated,
         ready_pods: count_by_group(pods.observed.iter().filter(|pod| is_ready(pod))),
-        unknown_kinds: strangers,
+        unknown_kinds,
     }
 }
 
@@ -92,7 +94,7 @@ pub fn ungated_for_job(pods: &MemberPods<'_>, pod: &str, leave: &PodAssignment, 
     labels.insert(names::POD_SET_LABEL.to_owned(), leave.pod_set.clone());
     labels.extend(job.map(|uid| (names::JOB_UID_LABEL.to_owned(), uid.to_owned())));
     let spec = released.spec.get_or_insert_default();
-    scheduling_gate::set_gated(spec, false);
+    scheduling_gate::remove(spec);
     leave.placement.apply_to(spec);
     Write::patch(gated, &released)
 }
@@ -100,18 +102,18 @@ pub fn ungated_for_job(pods: &MemberPods<'_>, pod: &str, leave: &PodAssignment, 
 /// Returns true if the pod runs or may be scheduled: it is not finished and does not have our
 /// scheduling gate.
 pub fn is_live(pod: &Pod) -> bool {
-    !is_finished(pod) && !scheduling_gate::is_gated(pod)
+    !pod::is_finished(pod) && !pod::is_gated(pod)
 }
 
 /// Returns true if the pod can be ungated.
 fn can_be_ungated(pod: &Pod) -> bool {
-    scheduling_gate::is_gated(pod) && pod.metadata.deletion_timestamp.is_none()
+    pod::is_gated(pod) && !pod::is_terminating(pod)
 }
 
-fn gated_pod(pod: &Pod, census: &mut PodClassifier<'_>) -> GatedPod {
+fn gated_pod(pod: &Pod, classifier: &mut PodClassifier<'_>) -> GatedPod {
     GatedPod {
         name: pod.name_any(),
-        kind: census.classify(pod),
+        kind: classifier.classify(pod),
         replica: pod.labels().get(REPLICA_NAME_LABEL).cloned(),
         replica_index: pod.labels().get(REPLICA_INDEX_LABEL).and_then(|index| index.parse().ok()),
         created_at: pod.metadata.creation_timestamp.as_ref().map(|time| time.0),
@@ -129,19 +131,5 @@ fn count_by_group<'a>(pods: impl Iterator<Item = &'a &'a Pod>) -> BTreeMap<Strin
 
 /// Returns true if the pod is ready or has succeeded, and is not terminating.
 fn is_ready(pod: &Pod) -> bool {
-    if pod.metadata.deletion_timestamp.is_some() {
-        return false;
-    }
-    let Some(status) = &pod.status else { return false };
-    let mut conditions = status.conditions.iter().flatten();
-    let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
-    match status.phase.as_deref() {
-        Some("Running") => ready,
-        phase => phase == Some("Succeeded"),
-    }
-}
-
-fn is_finished(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+    !pod::is_terminating(pod) && (pod::has_succeeded(pod) || (pod::is_running(pod) && pod::is_ready(pod)))
 }

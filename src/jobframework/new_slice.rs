@@ -16,19 +16,19 @@ use super::slices::Slice;
 
 /// Builds a slice that covers `record` and replaces the slice `replaces`, if any.
 pub(super) fn new_slice(request: &QuotaRequest<'_>, record: SliceRecord, replaces: Option<&Slice<'_>>) -> Workload {
-    let QuotaRequest { view, demand: wanted, priority, .. } = request;
-    let reference = view.job.reference();
+    let QuotaRequest { context, demand: wanted, priority, .. } = request;
+    let reference = context.job.reference();
     let spec = WorkloadSpec {
         pod_sets: build_pod_sets(&record, wanted, &[]),
-        queue_name: view.job.queue_name(),
+        queue_name: context.job.queue_name(),
         priority: Some(priority.value),
         priority_class_ref: priority.class.clone(),
         active: Some(true),
         maximum_execution_time_seconds: request.max_execution_seconds,
         ..WorkloadSpec::default()
     };
-    let uid = view.job.meta().uid.clone().unwrap_or_default();
-    let mut slice = Workload::new(&slice_name(view.job, record.sequence), spec);
+    let uid = context.job.meta().uid.clone().unwrap_or_default();
+    let mut slice = Workload::new(&slice_name(context.job, record.sequence), spec);
     slice.metadata = ObjectMeta {
         namespace: reference.namespace.clone(),
         labels: Some([(names::JOB_UID_LABEL.to_owned(), uid.clone())].into()),

@@ -8,17 +8,17 @@ use sluice_plan::Plan;
 
 /// Assigns the default LocalQueue if there is one. Otherwise suspends the job and reports the
 /// missing queue name.
-pub(super) fn plan(view: &ReconcileContext<'_>, hold: HoldReason) -> Plan {
+pub(super) fn plan(context: &ReconcileContext<'_>, hold: HoldReason) -> Plan {
     let mut plan = Plan::default();
     match hold {
         HoldReason::NamespaceNotCached => {}
-        HoldReason::AssignDefaultQueue => plan.write(view.job.assign_queue(DEFAULT_LOCAL_QUEUE)),
+        HoldReason::AssignDefaultQueue => plan.write(context.job.assign_queue(DEFAULT_LOCAL_QUEUE)),
         HoldReason::NoQueueName => {
-            let slices = slices::slices_of(view.workloads.iter().copied());
-            suspend_template(view, &slices, &mut plan);
-            delete_slices(view, &mut plan);
-            gate::plan(view, &view.job.members(), None, false, &mut plan);
-            conditions::missing_queue_name(view, &slices, &mut plan);
+            let slices = slices::slices_of(context.workloads.iter().copied());
+            suspend_template(context, &slices, &mut plan);
+            delete_slices(context, &mut plan);
+            gate::plan(context, &context.job.members(), None, false, &mut plan);
+            conditions::missing_queue_name(context, &slices, &mut plan);
         }
     }
     plan

@@ -85,8 +85,8 @@ impl<'a> PodClassifier<'a> {
     /// Classifies a pod. An unknown kind is recorded with the template of its first pod.
     pub(super) fn classify(&mut self, pod: &Pod) -> PodKind {
         let group = pod.labels().get(GROUP_LABEL).cloned().unwrap_or_default();
-        let labelled = pod.labels().get(names::SCHEDULING_HASH_LABEL).filter(|shape| !shape.is_empty());
-        let shape = labelled.cloned().unwrap_or_else(|| self.infer_shape(&group, pod.spec.as_ref()));
+        let labeled = pod.labels().get(names::SCHEDULING_HASH_LABEL).filter(|shape| !shape.is_empty());
+        let shape = labeled.cloned().unwrap_or_else(|| self.infer_shape(&group, pod.spec.as_ref()));
         let kind = PodKind { group, shape };
         let is_present = self.current_templates(&kind.group).any(|(shape, _)| shape == kind.shape);
         if !is_present && self.known_templates.recorded().iter().all(|(known, _)| *known != kind) {
@@ -310,14 +310,14 @@ mod tests {
     fn pod_of_another_operator_is_classified_by_its_closest_template(#[case] made: Value, #[case] gpus: Option<u32>) {
         let (groups, before) = (groups(&worker(2)), slice(&worker(1)));
         let templates = KnownTemplates::from_workloads([&before]);
-        let mut census = PodClassifier::new(&groups, &templates);
+        let mut classifier = PodClassifier::new(&groups, &templates);
 
-        let kind = census.classify(&pod(&made, None));
+        let kind = classifier.classify(&pod(&made, None));
 
         assert_eq!(kind.group, "small");
         assert_eq!(kind.shape, gpus.map_or_else(|| shape(&made), |gpus| shape(&worker(gpus))));
         assert_eq!(
-            census.unknown_kinds.len(),
+            classifier.unknown_kinds.len(),
             usize::from(gpus.is_none()),
             "the template of an unknown kind is recorded"
         );
@@ -342,13 +342,14 @@ mod tests {
     fn shape_label_of_a_pod_takes_precedence_over_the_current_template() {
         let groups = groups(&worker(2));
         let templates = KnownTemplates::default();
-        let mut census = PodClassifier::new(&groups, &templates);
+        let mut classifier = PodClassifier::new(&groups, &templates);
 
-        let counts = census.count([&pod(&admitted(1), Some("before")), &pod(&admitted(2), Some(&shape(&worker(2))))]);
+        let counts =
+            classifier.count([&pod(&admitted(1), Some("before")), &pod(&admitted(2), Some(&shape(&worker(2))))]);
 
         let one_each = [PodKind::new("small", "before"), PodKind::new("small", shape(&worker(2)))];
         assert_eq!(counts, one_each.map(|kind| (kind, 1)).into());
-        let unknown = &census.unknown_kinds[&PodKind::new("small", "before")];
+        let unknown = &classifier.unknown_kinds[&PodKind::new("small", "before")];
         assert_eq!(unknown.spec.as_ref().expect("a spec").containers, spec(&admitted(1)).containers);
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
+use super::demand_error::{DemandError, MemberPodSets};
 use super::flavor_split::FlavorSplit;
 use super::slice_record::MAX_POD_SETS;
 use super::slice_record::{MemberShare, PodShare, SliceRecord};
@@ -60,12 +61,12 @@ impl PodSetTemplate {
 /// there, except for the pods that `split` splits off.
 ///
 /// # Errors
-/// Returns a message with the field and its value if the spec of a member is invalid.
+/// If the spec of a member is invalid.
 pub(super) fn desired_pod_sets<'m>(
     members: impl IntoIterator<Item = &'m Member>,
     slices: &[&Slice<'_>],
     split: Option<&FlavorSplit<'_>>,
-) -> Result<DesiredPodSets, String> {
+) -> Result<DesiredPodSets, DemandError> {
     let mut names = PodSetNames::new(slices);
     let mut wanted = DesiredPodSets::default();
     for member in members {
@@ -138,23 +139,15 @@ pub fn pod_set_name(group: &str) -> String {
 /// Checks that a Workload can hold all PodSets.
 ///
 /// # Errors
-/// Returns a message with the field and the numbers if there are more than [`MAX_POD_SETS`].
-pub(super) fn check_pod_set_limit(record: &SliceRecord) -> Result<(), String> {
+/// If there are more than [`MAX_POD_SETS`].
+pub(super) fn check_pod_set_limit(record: &SliceRecord) -> Result<(), DemandError> {
     let names = |member: &MemberShare| member.pods.iter().map(|share| share.pod_set.clone()).collect::<BTreeSet<_>>();
     let all: BTreeSet<String> = record.members.iter().flat_map(names).collect();
     if all.len() <= MAX_POD_SETS {
         return Ok(());
     }
-    let each = record
-        .members
-        .iter()
-        .map(|member| format!("RayCluster {} has {} kinds of pods", member.name, names(member).len()));
-    Err(format!(
-        "spec.workerGroupSpecs: {}, which makes {} PodSets, and a Workload has at most {MAX_POD_SETS}; use fewer \
-         worker groups, or change the resources and node constraints of fewer of them at a time",
-        each.collect::<Vec<_>>().join(" and "),
-        all.len()
-    ))
+    let each = |member: &MemberShare| MemberPodSets { cluster: member.name.clone(), pod_sets: names(member).len() };
+    Err(DemandError::TooManyPodSets { members: record.members.iter().map(each).collect(), pod_sets: all.len() })
 }
 
 /// Names of the PodSets of a job, stable over its slices.

@@ -9,12 +9,12 @@ use sluice_queue::partial_preemption::{PartPods, PreemptiblePart};
 
 /// Returns the preemptible parts of a slice, the least important first. A slice that covers nothing
 /// but surge has none: it would be empty without it.
-pub(super) fn for_record(record: &SliceRecord, members: &[Member], makes_pods: bool) -> Vec<PartPods> {
+pub(super) fn for_record(record: &SliceRecord, members: &[Member], creates_pods: bool) -> Vec<PartPods> {
     let (mut surge, mut replicas) = (PodSetCounts::new(), PodSetCounts::new());
     for share in &record.members {
         match members.iter().find(|member| member.uid == share.uid) {
             Some(member) if member.is_surge => add_pods(&mut surge, share, |_, count| count),
-            Some(member) if makes_pods => {
+            Some(member) if creates_pods => {
                 add_pods(&mut replicas, share, |pods, count| count.saturating_sub(min_pods(member, pods)))
             }
             _ => {}

@@ -8,7 +8,7 @@ use super::upgrade_feasibility::UpgradeFeasibility;
 
 /// Demand of a job, to be requested from the queue.
 pub(super) struct QuotaRequest<'a> {
-    pub(super) view: &'a ReconcileContext<'a>,
+    pub(super) context: &'a ReconcileContext<'a>,
     pub(super) members: &'a [Member],
     pub(super) demand: &'a DesiredPodSets,
     pub(super) priority: &'a Priority,

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
+use super::demand_error::DemandError;
 use super::generic_job::GenericJob;
 use super::members::{self, MemberIdentity, MemberPods};
 use super::pod_classifier::KnownTemplates;
 use super::shape::shape_of;
-use super::types::{Member, PodAssignment, PodGroupDemand, PodGroupDemands};
+use super::types::{Gate, Member, PodAssignment, PodGroupDemand, PodGroupDemands};
 use super::{conditions, pod_sets};
 use sluice_api::ray::RayCluster;
 use sluice_plan::{ObjectRef, Write};
@@ -71,8 +72,8 @@ impl GenericJob for RayClusterAdapter<'_> {
         ]
     }
 
-    fn set_gate_open(&self, _: &str, open: bool) -> Option<Write> {
-        set_gate_open(self.cluster, open)
+    fn set_gate(&self, _: &str, gate: Gate) -> Option<Write> {
+        set_gate(self.cluster, gate)
     }
 
     fn pending_member(&self) -> Option<String> {
@@ -92,7 +93,7 @@ impl GenericJob for RayClusterAdapter<'_> {
     }
 
     fn conditions(&self) -> &[Condition] {
-        self.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+        self.cluster.conditions()
     }
 
     fn set_conditions(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {
@@ -106,9 +107,9 @@ impl GenericJob for RayClusterAdapter<'_> {
 }
 
 /// Opens or closes the gate of a cluster; `None` if nothing changes.
-pub fn set_gate_open(cluster: &RayCluster, open: bool) -> Option<Write> {
+fn set_gate(cluster: &RayCluster, gate: Gate) -> Option<Write> {
     let mut gated = cluster.clone();
-    gated.spec.suspend = Some(!open);
+    gated.spec.suspend = Some(gate == Gate::Closed);
     Write::patch(cluster, &gated)
 }
 
@@ -132,13 +133,17 @@ pub fn cluster_member(
 /// Converts the pod groups of a cluster, or the errors in its spec.
 ///
 /// # Errors
-/// Returns the errors of the spec as one message that names the cluster.
+/// If the spec or the requests of a group are invalid.
 pub fn pod_group_demands(cluster: &RayCluster, made_of: &Result<Vec<PodGroup>, Vec<FieldError>>) -> PodGroupDemands {
-    let named = |error: String| format!("RayCluster {}: {error}", cluster.name_any());
-    let joined = |problems: &Vec<FieldError>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    let groups = made_of.as_ref().map_err(|problems| named(joined(problems)))?.iter().map(|group| {
+    let invalid =
+        |errors: &Vec<FieldError>| DemandError::InvalidCluster { cluster: cluster.name_any(), errors: errors.clone() };
+    let groups = made_of.as_ref().map_err(invalid)?.iter().map(|group| {
         let spec = group.template.spec.clone().unwrap_or_default();
-        let shape = shape_of(&spec).map_err(|error| named(format!("group {}: {error}", group.name)))?;
+        let shape = shape_of(&spec).map_err(|source| DemandError::GroupRequests {
+            cluster: cluster.name_any(),
+            group: group.name.clone(),
+            source: Box::new(source),
+        })?;
         let (pod_set, name, template) =
             (pod_sets::pod_set_name(&group.name), group.name.clone(), Arc::new(group.template.clone()));
         Ok(PodGroupDemand {

@@ -18,11 +18,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time
 use kube_core::{Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 
+use super::demand_error::DemandError;
 use super::generic_job::GenericJob;
 use super::members::{self, MemberIdentity, MemberPods};
 use super::pod_classifier::KnownTemplates;
 use super::shape::shape_of;
-use super::types::{JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands};
+use super::types::{Gate, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands};
 use super::{batch_job, conditions, ray_cluster};
 use sluice_api::ray::{PodTemplate, RayCluster, RayJob, SubmitterKind};
 use sluice_plan::{ObjectRef, Write};
@@ -115,9 +116,9 @@ impl GenericJob for RayJobAdapter<'_> {
         vec![members::build_member(identity, &self.pods, self.groups.clone(), self.known_templates)]
     }
 
-    fn set_gate_open(&self, _: &str, open: bool) -> Option<Write> {
+    fn set_gate(&self, _: &str, gate: Gate) -> Option<Write> {
         let mut gated = self.job.clone();
-        gated.spec.suspend = Some(!open);
+        gated.spec.suspend = Some(gate == Gate::Closed);
         Write::patch(self.job, &gated)
     }
 
@@ -205,11 +206,14 @@ fn deployment_status(job: &RayJob) -> Option<&str> {
     job.status.as_ref()?.job_deployment_status.as_deref()
 }
 
+/// Path of the submitter pod template.
+const SUBMITTER_TEMPLATE_FIELD: &str = "spec.submitterPodTemplate";
+
 /// Pods that a RayJob needs according to its spec.
 #[derive(Debug)]
 pub struct RayJobRequirements {
     cluster: Arc<PodGroupDemands>,
-    submitter: Option<Result<PodGroupDemand, String>>,
+    submitter: Option<Result<PodGroupDemand, DemandError>>,
 }
 
 impl RayJobRequirements {
@@ -243,7 +247,7 @@ impl RayJobRequirements {
 /// `ray-operator/controllers/ray/rayjob_controller.go`, `constructRayClusterForRayJob`).
 fn cluster_groups(job: &RayJob) -> PodGroupDemands {
     let Some(mut spec) = job.spec.ray_cluster_spec.clone() else {
-        return Err("spec.rayClusterSpec: missing, and so is spec.clusterSelector: one of them is required".to_owned());
+        return Err(DemandError::ClusterSpecMissing);
     };
     if job.spec.submitter_kind() == SubmitterKind::Sidecar {
         spec.head_group_spec.template = with_submitter_container(&spec.head_group_spec.template);
@@ -252,7 +256,7 @@ fn cluster_groups(job: &RayJob) -> PodGroupDemands {
     cluster.metadata.namespace = job.namespace();
     cluster.metadata.annotations = job.meta().annotations.clone();
     let groups = raycluster::pod_groups(&cluster).map_err(|problem| vec![problem]);
-    ray_cluster::pod_group_demands(&cluster, &groups).map_err(|error| format!("spec.rayClusterSpec: {error}"))
+    ray_cluster::pod_group_demands(&cluster, &groups).map_err(|error| DemandError::RayJobCluster(Box::new(error)))
 }
 
 /// Adds the submitter sidecar container to the head template.
@@ -265,7 +269,7 @@ fn with_submitter_container(template: &PodTemplate) -> PodTemplate {
 }
 
 /// Returns the template of the submitter pod; `None` if the submission mode has no submitter Job.
-fn submitter_template(job: &RayJob) -> Option<Result<PodTemplateSpec, String>> {
+fn submitter_template(job: &RayJob) -> Option<Result<PodTemplateSpec, DemandError>> {
     if job.spec.submitter_kind() != SubmitterKind::BatchJob {
         return None;
     }
@@ -277,7 +281,7 @@ fn submitter_template(job: &RayJob) -> Option<Result<PodTemplateSpec, String>> {
         };
         return Some(Ok(PodTemplateSpec { spec: Some(spec), ..PodTemplateSpec::default() }));
     };
-    Some(template.parse().map_err(|error| format!("spec.submitterPodTemplate: {error}")))
+    Some(template.parse().map_err(|source| DemandError::Template { field: SUBMITTER_TEMPLATE_FIELD, source }))
 }
 
 fn default_submitter() -> Container {
@@ -296,10 +300,13 @@ fn default_submitter() -> Container {
     }
 }
 
-fn submitter_group(template: Result<PodTemplateSpec, String>) -> Result<PodGroupDemand, String> {
+fn submitter_group(template: Result<PodTemplateSpec, DemandError>) -> Result<PodGroupDemand, DemandError> {
     let template = template?;
     let spec = template.spec.clone().unwrap_or_default();
-    let shape = shape_of(&spec).map_err(|error| format!("spec.submitterPodTemplate: {error}"))?;
+    let shape = shape_of(&spec).map_err(|source| DemandError::TemplateRequests {
+        field: SUBMITTER_TEMPLATE_FIELD,
+        source: Box::new(source),
+    })?;
     Ok(PodGroupDemand {
         name: SUBMITTER_GROUP.to_owned(),
         pod_set: SUBMITTER_POD_SET.to_owned(),
@@ -398,7 +405,7 @@ mod tests {
         let job = ray_job(spec);
         let groups = RayJobRequirements::from_spec(&job).groups(&job, None, None);
         let problem = groups.as_ref().as_ref().expect_err("a problem");
-        assert!(problem.starts_with(expected), "{problem}");
+        assert!(problem.to_string().starts_with(expected), "{problem}");
     }
 
     #[test]

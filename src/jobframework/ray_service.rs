@@ -9,7 +9,7 @@ use kube_core::ResourceExt;
 use super::conditions;
 use super::generic_job::GenericJob;
 use super::ray_cluster::RayClusterAdapter;
-use super::types::{Member, PodAssignment};
+use super::types::{Gate, Member, PodAssignment};
 use sluice_api::gateway_api::HTTPRoute;
 use sluice_api::ray::RayService;
 use sluice_plan::{ObjectRef, Write};
@@ -62,8 +62,8 @@ impl GenericJob for RayServiceAdapter<'_> {
         Write::patch(self.service, &gated)
     }
 
-    fn set_gate_open(&self, member: &str, open: bool) -> Option<Write> {
-        self.clusters.iter().find(|child| child.cluster.name_any() == member)?.set_gate_open(member, open)
+    fn set_gate(&self, member: &str, gate: Gate) -> Option<Write> {
+        self.clusters.iter().find(|child| child.cluster.name_any() == member)?.set_gate(member, gate)
     }
 
     fn pending_member(&self) -> Option<String> {
@@ -91,7 +91,7 @@ impl GenericJob for RayServiceAdapter<'_> {
     }
 
     fn conditions(&self) -> &[Condition] {
-        self.service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
+        self.service.conditions()
     }
 
     fn set_conditions(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {

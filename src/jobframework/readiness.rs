@@ -65,8 +65,8 @@ fn desired_pods(member: &Member, group: &str) -> u32 {
 }
 
 /// Sets the condition PodsReady of each slice, if the queue acts on it.
-pub fn plan(view: &ReconcileContext<'_>, slices: &[Slice<'_>], members: &[Member], plan: &mut Plan) {
-    if !view.reports_pods_ready {
+pub fn plan(context: &ReconcileContext<'_>, slices: &[Slice<'_>], members: &[Member], plan: &mut Plan) {
+    if !context.reports_pods_ready {
         return;
     }
     for slice in slices {
@@ -74,9 +74,9 @@ pub fn plan(view: &ReconcileContext<'_>, slices: &[Slice<'_>], members: &[Member
         match slice.phase {
             SlicePhase::Admitted => {
                 let Some(ready) = pods_ready(slice, members) else { continue };
-                update_condition(&mut status, ready, view.now);
+                update_condition(&mut status, ready, context.now);
             }
-            SlicePhase::Pending => reset(&mut status, view.now),
+            SlicePhase::Pending => reset(&mut status, context.now),
             SlicePhase::Evicted | SlicePhase::Terminating | SlicePhase::Finished => continue,
         }
         plan.write(Write::patch_status(slice.workload, &status));

@@ -17,11 +17,11 @@ use sluice_plan::ObjectRef;
 /// Returns the members displaced by a member that is still desired. Nothing is requested for them.
 pub(super) fn displaced_members(
     covering: Option<&Slice<'_>>,
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     members: &[Member],
 ) -> Vec<DisplacedMember> {
     let displaced = covering.into_iter().flat_map(|slice| &slice.record.displaces);
-    displaced.filter(|displaced| is_displaced(displaced, view, members)).cloned().collect()
+    displaced.filter(|displaced| is_displaced(displaced, context, members)).cloned().collect()
 }
 
 /// Returns the replacement of a displaced member; `None` if it is no longer desired.
@@ -31,8 +31,8 @@ fn replacement_of<'m>(displaced: &DisplacedMember, members: &'m [Member]) -> Opt
 
 /// Returns true if the member is still displaced. It is not once it becomes the pending member of a
 /// later upgrade: it then needs quota again.
-fn is_displaced(displaced: &DisplacedMember, view: &ReconcileContext<'_>, members: &[Member]) -> bool {
-    replacement_of(displaced, members).is_some() && view.job.pending_member().as_ref() != Some(&displaced.uid)
+fn is_displaced(displaced: &DisplacedMember, context: &ReconcileContext<'_>, members: &[Member]) -> bool {
+    replacement_of(displaced, members).is_some() && context.job.pending_member().as_ref() != Some(&displaced.uid)
 }
 
 /// Returns the entry of the member with this uid among the displaced members of a slice.
@@ -41,8 +41,8 @@ fn displaced_entry<'s>(slice: &'s Slice<'_>, uid: &str) -> Option<&'s DisplacedM
 }
 
 /// Returns true if pods of displaced members still run, on the quota of previous slices.
-pub(super) fn has_running_displaced(record: &SliceRecord, view: &ReconcileContext<'_>, members: &[Member]) -> bool {
-    record.displaces.iter().any(|displaced| runs_uncovered(displaced, record, view, members))
+pub(super) fn has_running_displaced(record: &SliceRecord, context: &ReconcileContext<'_>, members: &[Member]) -> bool {
+    record.displaces.iter().any(|displaced| runs_uncovered(displaced, record, context, members))
 }
 
 /// Returns the displaced members that a slice must still wait for once it covers `record`: those
@@ -50,11 +50,11 @@ pub(super) fn has_running_displaced(record: &SliceRecord, view: &ReconcileContex
 pub(super) fn still_displaced(
     held: &Slice<'_>,
     record: &SliceRecord,
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     members: &[Member],
 ) -> Vec<DisplacedMember> {
     let is_kept = |displaced: &&DisplacedMember| {
-        is_displaced(displaced, view, members) || runs_uncovered(displaced, record, view, members)
+        is_displaced(displaced, context, members) || runs_uncovered(displaced, record, context, members)
     };
     held.record.displaces.iter().filter(is_kept).cloned().collect()
 }
@@ -63,15 +63,15 @@ pub(super) fn still_displaced(
 fn runs_uncovered(
     displaced: &DisplacedMember,
     record: &SliceRecord,
-    view: &ReconcileContext<'_>,
+    context: &ReconcileContext<'_>,
     members: &[Member],
 ) -> bool {
-    record.member(&displaced.uid).is_none() && has_live_pods(&displaced.uid, view, members)
+    record.member(&displaced.uid).is_none() && has_live_pods(&displaced.uid, context, members)
 }
 
 /// Returns true if the member with this uid, which may be orphaned, has live pods.
-fn has_live_pods(uid: &str, view: &ReconcileContext<'_>, members: &[Member]) -> bool {
-    let same = view.orphaned_members.iter().chain(members).filter(|member| member.uid == uid);
+fn has_live_pods(uid: &str, context: &ReconcileContext<'_>, members: &[Member]) -> bool {
+    let same = context.orphaned_members.iter().chain(members).filter(|member| member.uid == uid);
     same.into_iter().any(|member| !member.live_pods.is_empty())
 }
 
@@ -117,6 +117,6 @@ pub(super) fn restored_members(
 ) -> Vec<ObjectRef> {
     let displaced = held.into_iter().flat_map(|held| &held.record.displaces);
     let gone = displaced.filter(|displaced| record.displaces.iter().all(|kept| kept.uid != displaced.uid));
-    let namespace = &request.view.job.meta().namespace;
+    let namespace = &request.context.job.meta().namespace;
     gone.map(|displaced| ObjectRef::named::<RayCluster>(namespace.clone(), displaced.name.clone())).collect()
 }

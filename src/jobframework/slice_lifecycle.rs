@@ -24,8 +24,8 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
     if let Some(holder) = newest_holder(slices) {
         finish_replaced(slices, holder, request, plan);
     }
-    let (view, wanted) = (request.view, request.demand);
-    if !view.job.wants_to_run() {
+    let (context, wanted) = (request.context, request.demand);
+    if !context.job.wants_to_run() {
         return scale_to_zero(request, slices, plan);
     }
     let pending: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == SlicePhase::Pending).collect();
@@ -42,7 +42,7 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
             let record = if retains_surplus(held, request) { record.retaining(&held.record) } else { record };
             resize_held(held, record, request, plan);
             for slice in pending {
-                plan.write(Write::delete(slice.workload, false));
+                plan.write(Write::delete(slice.workload));
             }
         }
         Some(held) => {
@@ -63,7 +63,7 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
 /// Returns true if surplus quota is retained for what the job requests next, unless it is
 /// preempted.
 fn retains_surplus(held: &Slice<'_>, request: &QuotaRequest<'_>) -> bool {
-    request.view.job.retains_quota() && held.preempted_part.is_none()
+    request.context.job.retains_quota() && held.preempted_part.is_none()
 }
 
 /// Finishes the slices that hold quota and are older than `newest`, which covers the whole job.
@@ -74,18 +74,18 @@ fn retains_surplus(held: &Slice<'_>, request: &QuotaRequest<'_>) -> bool {
 /// A slice that covers pods of a member that `newest` displaces finishes when the last of them is
 /// gone.
 fn finish_replaced(slices: &[Slice<'_>], newest: &Slice<'_>, request: &QuotaRequest<'_>, plan: &mut Plan) {
-    let view = request.view;
-    if replacement::has_running_displaced(&newest.record, view, request.members) {
+    let context = request.context;
+    if replacement::has_running_displaced(&newest.record, context, request.members) {
         return;
     }
     let by = ReplacementSlice {
         workload: ObjectKey::of(newest.workload),
         uid: newest.workload.uid().unwrap_or_default(),
-        job_uid: view.job.meta().uid.clone().unwrap_or_default(),
+        job_uid: context.job.meta().uid.clone(),
     };
     let older = slices.iter().filter(|slice| slice.record.sequence < newest.record.sequence);
     for slice in older.filter(|slice| matches!(slice.phase, SlicePhase::Admitted | SlicePhase::Evicted)) {
-        plan.write(Write::patch_status(slice.workload, &status::finished_replaced(slice.workload, &by, view.now)));
+        plan.write(Write::patch_status(slice.workload, &status::finished_replaced(slice.workload, &by, context.now)));
     }
 }
 
@@ -97,7 +97,7 @@ fn delete_finished(slices: &[Slice<'_>], plan: &mut Plan) {
     let finished = slices.iter().take_while(|slice| slice.phase == SlicePhase::Finished);
     for slice in finished.filter(|slice| slice.record.sequence < newest) {
         if slice.workload.metadata.deletion_timestamp.is_none() {
-            plan.write(Write::delete(slice.workload, false));
+            plan.write(Write::delete(slice.workload));
         }
     }
 }
@@ -108,12 +108,12 @@ fn scale_to_zero(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut Pl
     let newest = newest_holder(slices).map(|newest| newest.record.sequence);
     for slice in slices {
         match slice.phase {
-            SlicePhase::Pending => plan.write(Write::delete(slice.workload, false)),
+            SlicePhase::Pending => plan.write(Write::delete(slice.workload)),
             // An older slice stays unchanged until it is finished as replaced.
             SlicePhase::Admitted | SlicePhase::Evicted if newest > Some(slice.record.sequence) => {}
             SlicePhase::Admitted | SlicePhase::Evicted if wanted.record.members.is_empty() => {
-                let message = format!("{} has nothing left to run", request.view.job.reference());
-                let now = request.view.now;
+                let message = format!("{} has nothing left to run", request.context.job.reference());
+                let now = request.context.now;
                 plan.write(finish_slice(slice.workload, names::finished_reason::OUT_OF_SYNC, message, now));
             }
             SlicePhase::Admitted => resize_held(slice, slice.record.intersection(&wanted.record), request, plan),
@@ -159,12 +159,12 @@ fn request_slice(
             let write = resized(slice, record.clone(), request);
             plan.write(write.map(|write| write.blocked_while_in_flight(blockers.clone())));
         } else {
-            plan.write(Write::delete(slice.workload, false));
+            plan.write(Write::delete(slice.workload));
         }
     }
     if kept.is_none() {
         let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
-        let parts = preemptible_parts::for_record(&record, request.members, request.view.creates_pods);
+        let parts = preemptible_parts::for_record(&record, request.members, request.context.creates_pods);
         let slice = new_slice(request, SliceRecord { sequence, parts, ..record }, held);
         plan.write(Write::create(&slice).blocked_while_in_flight(blockers));
     }
@@ -205,7 +205,7 @@ fn with_started_pods(held: &Slice<'_>, request: &QuotaRequest<'_>) -> SliceRecor
 /// starting.
 fn delta_over(held: &Slice<'_>, request: &QuotaRequest<'_>) -> SliceRecord {
     let wanted = request.demand.record.clone();
-    if request.view.reports_pods_ready { wanted.mark_starting(&with_started_pods(held, request)) } else { wanted }
+    if request.context.reports_pods_ready { wanted.mark_starting(&with_started_pods(held, request)) } else { wanted }
 }
 
 /// Returns the name of the slice that this one replaces; `None` if it replaces none.
@@ -216,7 +216,7 @@ fn predecessor_name(workload: &Workload) -> Option<String> {
 
 /// Resizes a slice that holds quota to cover `record`, in place.
 fn resize_held(held: &Slice<'_>, record: SliceRecord, request: &QuotaRequest<'_>, plan: &mut Plan) {
-    let instead_of = replacement::still_displaced(held, &record, request.view, request.members);
+    let instead_of = replacement::still_displaced(held, &record, request.context, request.members);
     let record = SliceRecord { displaces: instead_of, ..record };
     let blockers = replacement::restored_members(Some(held), &record, request);
     plan.write(resized(held, record, request).map(|write| write.blocked_while_in_flight(blockers)));
@@ -225,7 +225,7 @@ fn resize_held(held: &Slice<'_>, record: SliceRecord, request: &QuotaRequest<'_>
 /// Returns the patch that makes a slice cover `record`; `None` if nothing changes. Queue, execution
 /// time limit and minimum counts are immutable once quota is reserved.
 fn resized(slice: &Slice<'_>, record: SliceRecord, request: &QuotaRequest<'_>) -> Option<Write> {
-    let parts = preemptible_parts::for_record(&record, request.members, request.view.creates_pods);
+    let parts = preemptible_parts::for_record(&record, request.members, request.context.creates_pods);
     let record = SliceRecord { sequence: slice.record.sequence, parts, ..record };
     let mut adjusted = slice.workload.clone();
     adjusted.annotations_mut().insert(SLICE_ANNOTATION.into(), record.to_annotation());
@@ -235,7 +235,7 @@ fn resized(slice: &Slice<'_>, record: SliceRecord, request: &QuotaRequest<'_>) -
         set_min_counts(&mut adjusted.spec.pod_sets, request.demand);
     }
     if !reserved {
-        adjusted.spec.queue_name = request.view.job.queue_name();
+        adjusted.spec.queue_name = request.context.job.queue_name();
         adjusted.spec.maximum_execution_time_seconds = request.max_execution_seconds;
     }
     if !reserved || accepts_priority_change(slice.workload, request.priority) {

@@ -72,7 +72,7 @@ fn granted_count(workload: &Workload, pod_set: &str) -> u32 {
 impl Slice<'_> {
     /// Returns the message of the partial preemption; `None` without one.
     pub fn preemption_message(&self) -> Option<&str> {
-        let conditions = self.workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = self.workload.conditions();
         self.preempted_part?;
         Some(condition::get(conditions, PARTIALLY_PREEMPTED)?.message.as_str())
     }
@@ -109,7 +109,7 @@ impl Slice<'_> {
 }
 
 fn phase_of(workload: &Workload) -> SlicePhase {
-    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = workload.conditions();
     let is_true = |kind| condition::is_true(conditions, kind);
     if is_true(names::FINISHED) {
         SlicePhase::Finished
@@ -163,6 +163,6 @@ pub fn pending<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
 
 /// Returns true if a Workload has its quota reserved.
 pub(super) fn holds_quota(workload: &Workload) -> bool {
-    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = workload.conditions();
     condition::is_true(conditions, names::QUOTA_RESERVED)
 }

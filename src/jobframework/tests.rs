@@ -119,7 +119,7 @@ fn pods_of_a_deleted_cluster_keep_their_quota() {
     let job = job(vec![new]);
     let gone = Member { groups: Arc::new(Ok(Vec::new())), ..with_remaining_pods(terminating(active), &[("small", 1)]) };
 
-    let plan = plan(&ReconcileContext { orphaned_members: vec![gone], ..view(&job, &[&held]) });
+    let plan = plan(&ReconcileContext { orphaned_members: vec![gone], ..context(&job, &[&held]) });
 
     let successor = created_slice(&plan).expect("the demand exceeds the held quota");
     assert_eq!(counts(&successor), [("small".to_owned(), 3), ("head".to_owned(), 1)]);
@@ -291,14 +291,15 @@ fn finalizer_of_a_deleted_workload_is_removed_once_no_pod_uses_its_quota() {
 #[test]
 fn misconfigured_job_keeps_running_until_its_slice_is_evicted() {
     let (active, held) = serving();
-    let broken = Member { groups: Arc::new(Err("spec.headGroupSpec: broken".into())), ..active };
+    let error = DemandError::ClusterSpecMissing;
+    let broken = Member { groups: Arc::new(Err(error.clone())), ..active };
 
     let kept = job(vec![broken.clone()]);
     assert!(plan_for(&kept, &[&held]).writes.is_empty());
     assert!(gate_writes(&kept).is_empty());
     assert_eq!(
         kept.last_condition(sluice_api::job_conditions::ADMITTED).map(|shown| shown.message),
-        Some("spec.headGroupSpec: broken".into())
+        Some(error.to_string())
     );
 
     let evicted = job(vec![broken]);

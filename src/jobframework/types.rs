@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use sluice_api::kueue::workload::PriorityClassRef;
 use sluice_raycluster::NodePlacement;
 
+use super::demand_error::DemandError;
+
 /// A part of a job that runs pods and has a gate: a RayCluster, a RayJob or a batch/v1 Job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
@@ -37,6 +39,15 @@ pub struct Member {
     pub unknown_kinds: BTreeMap<PodKind, PodTemplateSpec>,
 }
 
+/// Gate of a member: `spec.suspend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// The member is not suspended.
+    Open,
+    /// The member is suspended.
+    Closed,
+}
+
 /// Result of a finished job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobResult {
@@ -46,8 +57,8 @@ pub struct JobResult {
     pub message: String,
 }
 
-/// Desired pod groups of a member, or a message that names the invalid field and its value.
-pub type PodGroupDemands = Result<Vec<PodGroupDemand>, String>;
+/// Desired pod groups of a member, or the reason why they can't be derived.
+pub type PodGroupDemands = Result<Vec<PodGroupDemand>, DemandError>;
 
 /// Number of pods by PodSet.
 pub(super) type PodSetCounts = BTreeMap<String, u32>;

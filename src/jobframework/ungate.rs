@@ -15,7 +15,7 @@ use sluice_plan::{ObjectRef, Plan};
 
 /// Ungates the pods that the covering slice covers. No pod is ungated while a write to the slice is
 /// in flight: that write may revoke the quota.
-pub fn plan(view: &ReconcileContext<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
+pub fn plan(context: &ReconcileContext<'_>, members: &[Member], covering: Option<&Slice<'_>>, plan: &mut Plan) {
     let Some(slice) = covering else { return };
     let is_running = |member: &&Member| member.is_open && !member.is_terminating && !member.is_preempted;
     for member in members.iter().filter(is_running).filter(|member| !member.gated_pods.is_empty()) {
@@ -23,19 +23,19 @@ pub fn plan(view: &ReconcileContext<'_>, members: &[Member], covering: Option<&S
         let mut released: BTreeMap<&str, u32> = BTreeMap::new();
         for pod in covered_pods(member, share) {
             let Some(pod_set) = share.pod_set_of(&pod.kind) else { continue };
-            let placement = (view.placement)(&slice.flavors(pod_set));
+            let placement = (context.placement)(&slice.flavors(pod_set));
             let leave = PodAssignment { kind: pod.kind.clone(), pod_set: pod_set.to_owned(), placement };
-            let Some(write) = view.job.ungate_pod(&member.name, &pod.name, &leave) else { continue };
+            let Some(write) = context.job.ungate_pod(&member.name, &pod.name, &leave) else { continue };
             plan.write(write.blocked_while_in_flight([ObjectRef::of(slice.workload)]));
             *released.entry(&pod.kind.group).or_default() += 1;
         }
         for (group, released) in released {
             let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
             let of_group = if group.is_empty() { String::new() } else { format!("group {group} of ") };
-            let (kind, member) = (view.job.member_kind(), &member.name);
+            let (kind, member) = (context.job.member_kind(), &member.name);
             let pods = if released == 1 { "pod" } else { "pods" };
             let message = format!("Ungated {released} {pods} of {of_group}{kind} {member}: covered by slice {name}");
-            plan.events.push(view.job.event("PodsUngated", &message));
+            plan.events.push(context.job.event("PodsUngated", &message));
         }
     }
 }

@@ -5,6 +5,7 @@ use super::condition_content::ConditionContent;
 use super::slice_record::{DisplacedMember, SliceRecord};
 use super::types::Member;
 use sluice_api::quantity::Amount;
+use sluice_api::ray::AnnotationError;
 use sluice_api::ray::admission_annotations::EXCEEDS_QUOTA_ANNOTATION;
 use sluice_queue::{BindingLimit, Feasibility, FlavorRejection, QuotaDeficit};
 
@@ -62,7 +63,7 @@ pub(super) struct Alternatives {
     /// none fits.
     pub(super) max_surge_percent: u32,
     /// Error in the owner's annotation, if it is invalid.
-    pub(super) invalid_annotation: Option<String>,
+    pub(super) invalid_annotation: Option<AnnotationError>,
 }
 
 impl UpgradeFeasibility {
@@ -127,12 +128,12 @@ impl UpgradeFeasibility {
                 );
                 Some(ConditionContent::new(true, REASON_RECREATE, text))
             }
-            Self::ExceedsQuota(pair, deficits, ways) => {
+            Self::ExceedsQuota(pair, deficits, remedies) => {
                 let text = format!(
                     "{} never fit together: {}. {}",
                     pair.describe_both(),
                     describe_deficits(deficits),
-                    ways.describe(pair, deficits)
+                    remedies.describe(pair, deficits)
                 );
                 Some(ConditionContent::new(false, REASON_EXCEEDS, text))
             }
@@ -183,22 +184,22 @@ fn describe_rejections(obstacles: &[FlavorRejection]) -> String {
 impl Alternatives {
     /// Lists the remedies that make the upgrade fit.
     fn describe(&self, pair: &UpgradePair, deficits: &[QuotaDeficit]) -> String {
-        let mut ways = vec![quota_remedy(deficits)];
+        let mut remedies = vec![quota_remedy(deficits)];
         if self.fits_alone {
-            ways.push(format!(
+            remedies.push(format!(
                 "set annotation {EXCEEDS_QUOTA_ANNOTATION}: Recreate, so that RayCluster {} stops before RayCluster {} starts",
                 pair.active.name, pair.pending
             ));
         }
         if self.max_surge_percent > 0 {
-            ways.push(format!(
+            remedies.push(format!(
                 "use an incremental upgrade (spec.upgradeStrategy.type NewClusterWithIncrementalUpgrade) with a surge of at \
                  most {} %",
                 self.max_surge_percent
             ));
         }
         let misread = self.invalid_annotation.as_ref().map(|misread| format!(" ({misread})")).unwrap_or_default();
-        format!("To admit the upgrade, {}{misread}", ways.join("; or "))
+        format!("To admit the upgrade, {}{misread}", remedies.join("; or "))
     }
 }
 

@@ -180,11 +180,11 @@ impl Manager {
         readiness: Readiness,
     ) -> Result<Self, Error> {
         let (own_events, events) = mpsc::channel(EVENT_CHANNEL_CAPACITY);
-        let halves = Components { queue_manager: config.queue_manager, ray_operator: config.ray_operator };
+        let components = Components { queue_manager: config.queue_manager, ray_operator: config.ray_operator };
         let mut watches = Watches::new(client.clone(), own_events.clone(), config.namespaces.clone());
-        watch_kinds(&mut watches, halves);
+        watch_kinds(&mut watches, components);
         let (scopes, tasks) = watches.finish();
-        let engine = Engine::new(halves, config.scheduler.clone(), scopes, tokens);
+        let engine = Engine::new(components, config.scheduler.clone(), scopes, tokens);
         let mut engine =
             engine.with_managed_jobs(config.managed_jobs.clone()).with_operator_config(config.operator_config);
         let start_log = |path: &PathBuf| {
@@ -297,11 +297,11 @@ impl Manager {
     }
 }
 
-fn watch_kinds(watches: &mut Watches, halves: Components) {
+fn watch_kinds(watches: &mut Watches, components: Components) {
     watches.namespaced::<RayCluster>(None);
     watches.namespaced::<RayService>(None);
     watches.namespaced::<Pod>(Some(names::CLUSTER_LABEL));
-    if halves.queue_manager {
+    if components.queue_manager {
         watches.cluster_scoped::<ClusterQueue>();
         watches.cluster_scoped::<Cohort>();
         watches.cluster_scoped::<ResourceFlavor>();
@@ -315,15 +315,15 @@ fn watch_kinds(watches: &mut Watches, halves: Components) {
         watches.namespaced::<BatchJob>(None);
         watches.namespaced::<Pod>(Some(JOB_NAME_LABEL));
     }
-    if halves.queue_manager && !halves.ray_operator {
+    if components.queue_manager && !components.ray_operator {
         // KubeRay runs RayJobs and installs their CRD.
         watches.optional_namespaced::<RayJob>();
     }
-    if halves.ray_operator && !halves.queue_manager {
+    if components.ray_operator && !components.queue_manager {
         // Jobs that delete the GCS data of RayClusters from Redis.
         watches.namespaced::<BatchJob>(Some(names::CLUSTER_LABEL));
     }
-    if halves.ray_operator {
+    if components.ray_operator {
         watches.namespaced::<Service>(None);
         watches.namespaced::<EndpointSlice>(None);
         watches.namespaced::<Ingress>(None);

@@ -11,8 +11,8 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::debug;
 
+use sluice_engine::WriteId;
 use sluice_engine::cluster_state::Object;
-use sluice_engine::in_flight::WriteId;
 use sluice_engine::{EngineInput, WriteError, WriteOutcome};
 use sluice_metrics::Metrics;
 use sluice_plan::{ObjectRef, Write, WriteOp};
@@ -62,7 +62,7 @@ async fn execute(client: &Client, write: &Write) -> Result<WriteOutcome, WriteEr
     if body.get("kind").and_then(Value::as_str) == Some("Status") {
         return Ok(WriteOutcome::Deleted);
     }
-    let object = Object::decode(&write.target, body)
+    let object = Object::decode(&write.target.types(), body)
         .map_err(|error| WriteError::unanswered(format!("decoding the response: {error}")))?;
     Ok(object.map_or(WriteOutcome::Untracked, WriteOutcome::Object))
 }

@@ -13,9 +13,8 @@ pub mod serve_status;
 use std::fmt::Debug;
 
 use jiff::Timestamp;
-use kube_core::ObjectMeta;
-use kube_core::Resource;
 use kube_core::object::HasStatus;
+use kube_core::{ObjectMeta, Resource, TypeMeta};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -69,6 +68,11 @@ impl ObjectRef {
         Self::named::<K>(object.meta().namespace.clone(), object.meta().name.clone().unwrap_or_default())
     }
 
+    /// Returns the type of the object.
+    pub fn types(&self) -> TypeMeta {
+        TypeMeta { api_version: self.api_version.clone(), kind: self.kind.clone() }
+    }
+
     /// Returns the reference to the object of kind `K` with this name.
     pub fn named<K: Resource<DynamicType = ()>>(namespace: Option<String>, name: String) -> Self {
         Self {
@@ -83,10 +87,37 @@ impl ObjectRef {
 
 impl std::fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.namespace {
-            Some(namespace) => write!(f, "{} {namespace}/{}", self.kind, self.name),
-            None => write!(f, "{} {}", self.kind, self.name),
-        }
+        fmt_object(f, &self.kind, self.namespace.as_deref(), &self.name)
+    }
+}
+
+/// Identifies one object among those of all kinds that Sluice watches: no two have the same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectId {
+    /// Kind, like `RayCluster`.
+    pub kind: String,
+    /// Namespace; `None` for a cluster-scoped object.
+    pub namespace: Option<String>,
+    /// Name of the object.
+    pub name: String,
+}
+
+impl From<&ObjectRef> for ObjectId {
+    fn from(object: &ObjectRef) -> Self {
+        Self { kind: object.kind.clone(), namespace: object.namespace.clone(), name: object.name.clone() }
+    }
+}
+
+impl std::fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        fmt_object(f, &self.kind, self.namespace.as_deref(), &self.name)
+    }
+}
+
+fn fmt_object(f: &mut std::fmt::Formatter<'_>, kind: &str, namespace: Option<&str>, name: &str) -> std::fmt::Result {
+    match namespace {
+        Some(namespace) => write!(f, "{kind} {namespace}/{name}"),
+        None => write!(f, "{kind} {name}"),
     }
 }
 
@@ -211,9 +242,18 @@ impl Write {
         Some(Self { target: ObjectRef::of(old), op: WriteOp::PatchStatus(body), blocked_by: Vec::new() })
     }
 
-    /// Returns a write that deletes `object`. With `foreground`, the object stays visible until its
-    /// dependents that block owner deletion are deleted.
-    pub fn delete<K: Resource<DynamicType = ()>>(object: &K, foreground: bool) -> Self {
+    /// Returns a write that deletes `object`, and its dependents in the background.
+    pub fn delete<K: Resource<DynamicType = ()>>(object: &K) -> Self {
+        Self::delete_with(object, false)
+    }
+
+    /// Returns a write that deletes `object`, which stays visible until its dependents that block
+    /// owner deletion are deleted.
+    pub fn delete_in_foreground<K: Resource<DynamicType = ()>>(object: &K) -> Self {
+        Self::delete_with(object, true)
+    }
+
+    fn delete_with<K: Resource<DynamicType = ()>>(object: &K, foreground: bool) -> Self {
         let uid = object.meta().uid.clone().unwrap_or_default();
         Self { target: ObjectRef::of(object), op: WriteOp::Delete { uid, foreground }, blocked_by: Vec::new() }
     }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::cached_workload::{Accounting, CachedWorkload, QueueState};
+use super::cached_workload::{Accounting, CachedWorkload, Hold, QueueState};
+use super::index_update::IndexUpdate;
 use super::ledger::{FlavorResourceQuantities, PreemptibleUsage, PreemptionOrder, minus};
 use super::partial_preemption::PreemptionScope;
 use super::pending::PendingCause;
@@ -14,7 +15,6 @@ use super::slices::MAX_CHAIN_LENGTH;
 use super::tree::{NodeId, UsageView};
 use super::workload_info::AdmissionStage;
 use sluice_api::kueue::{Admission, StopPolicy};
-use sluice_api::selector;
 
 impl Scheduler {
     /// Updates a workload and all slices of its job: the quota of one slice determines the usage of
@@ -97,7 +97,7 @@ impl Scheduler {
         }
         match self.admissible_cluster_queue(slot) {
             Ok(cluster_queue) => QueueState::Queued(cluster_queue),
-            Err((why, cluster_queue)) => QueueState::OnHold(why, cluster_queue),
+            Err(hold) => QueueState::OnHold(hold),
         }
     }
 
@@ -105,20 +105,21 @@ impl Scheduler {
     ///
     /// # Errors
     /// The reason why it is inadmissible, and the ClusterQueue if known.
-    fn admissible_cluster_queue(&self, slot: &CachedWorkload) -> Result<NodeId, (PendingCause, Option<NodeId>)> {
+    fn admissible_cluster_queue(&self, slot: &CachedWorkload) -> Result<NodeId, Hold> {
         let entry = &slot.info;
-        let Some(name) = entry.queue_name.as_ref() else { return Err((PendingCause::NoQueueName, None)) };
+        let unplaced = |cause| Err(Hold { cause, cluster_queue: None });
+        let Some(name) = entry.queue_name.as_ref() else { return unplaced(PendingCause::NoQueueName) };
         let rules = slot.local_queue.and_then(|id| self.local_queues.get(id)?.config.as_ref());
-        let Some(rules) = rules else { return Err((PendingCause::LocalQueueMissing(name.clone()), None)) };
+        let Some(rules) = rules else { return unplaced(PendingCause::LocalQueueMissing(name.clone())) };
         let Some(cluster_queue) = rules.cluster_queue else {
-            return Err((PendingCause::NoClusterQueue(name.clone()), None));
+            return unplaced(PendingCause::NoClusterQueue(name.clone()));
         };
-        let held = |why: PendingCause| Err((why, Some(cluster_queue)));
+        let held = |cause| Err(Hold { cause, cluster_queue: Some(cluster_queue) });
         if let Some(by) = &entry.gated_by {
             return held(PendingCause::AdmissionGated(by.clone()));
         }
         if let Err(problem) = &entry.requests {
-            return held(PendingCause::InvalidRequests(problem.clone()));
+            return held(PendingCause::InvalidRequests(problem.to_string()));
         }
         if let Some(problem) = self.limit_range_violations(slot, cluster_queue) {
             return held(PendingCause::InvalidRequests(problem));
@@ -158,12 +159,13 @@ impl Scheduler {
         if quota.stop_policy != StopPolicy::None {
             return Some(PendingCause::ClusterQueueStopped(name.to_owned()));
         }
-        if let Some((_, problem)) = self.cluster_queue_problem(node) {
+        if let Some(problem) = self.cluster_queue_problem(node) {
+            let problem = problem.message;
             return Some(PendingCause::ClusterQueueInactive { cluster_queue: name.to_owned(), problem });
         }
         let no_labels = BTreeMap::new();
         let labels = self.namespaces.get(namespace).unwrap_or(&no_labels);
-        let selected = selector::matches(quota.namespace_selector.as_ref(), labels).unwrap_or(false);
+        let selected = quota.namespace_selector.as_ref().is_some_and(|selector| selector.matches(labels));
         (!selected).then(|| PendingCause::NamespaceNotSelected {
             namespace: namespace.to_owned(),
             cluster_queue: name.to_owned(),
@@ -208,7 +210,7 @@ impl Scheduler {
         let base = Accounting { local_queue: slot.local_queue, ..Accounting::default() };
         match standing {
             QueueState::Inactive | QueueState::Superseded(_) => Accounting::default(),
-            QueueState::OnHold(_, cluster_queue) => {
+            QueueState::OnHold(Hold { cluster_queue, .. }) => {
                 Accounting { cluster_queue: *cluster_queue, counts: pending, ..base }
             }
             QueueState::Queued(cluster_queue) => Accounting {
@@ -348,7 +350,7 @@ impl Scheduler {
             let state = self.cluster_queues.get_or_insert(self.tree.name(node), node);
             state.workloads.insert(id);
             state.counts.add_signed(booking.counts, 1);
-            state.ledger.apply((uid, id), &booking.usage, admitted, true);
+            state.ledger.apply((uid, id), &booking.usage, admitted, IndexUpdate::Insert);
             if !booking.releasing.is_empty() {
                 state.ledger.releasing.insert(id, booking.releasing.clone());
             }
@@ -364,13 +366,13 @@ impl Scheduler {
         if let Some(local_queue) = booking.local_queue {
             if let Some(state) = self.local_queues.get_mut(local_queue) {
                 state.counts.add_signed(booking.counts, 1);
-                state.totals.apply(&booking.usage, admitted, true);
+                state.totals.apply(&booking.usage, admitted, IndexUpdate::Insert);
             }
             self.dirty_objects.local_queues.insert(local_queue);
         }
     }
 
-    /// Removes the contribution of a workload; the inverse of [`Self::book`].
+    /// Removes the contribution of a workload; the inverse of [`Self::add_usage`].
     pub(super) fn remove_usage(&mut self, id: WorkloadId, uid: &Arc<str>, booking: &Accounting) {
         let admitted = booking.counts.admitted > 0;
         if let Some(node) = booking.cluster_queue
@@ -378,7 +380,7 @@ impl Scheduler {
         {
             state.workloads.remove(&id);
             state.counts.add_signed(booking.counts, -1);
-            state.ledger.apply((uid, id), &booking.usage, admitted, false);
+            state.ledger.apply((uid, id), &booking.usage, admitted, IndexUpdate::Remove);
             state.ledger.releasing.remove(&id);
             for (rank, _) in &booking.preemptible {
                 state.ledger.remove_preemptible(rank);
@@ -395,7 +397,7 @@ impl Scheduler {
             && let Some(state) = self.local_queues.get_mut(local_queue)
         {
             state.counts.add_signed(booking.counts, -1);
-            state.totals.apply(&booking.usage, admitted, false);
+            state.totals.apply(&booking.usage, admitted, IndexUpdate::Remove);
             self.dirty_objects.local_queues.insert(local_queue);
             self.remove_unused_local_queue(local_queue);
         }

@@ -40,9 +40,9 @@ impl AssignmentMode {
         if self.preemption == PreemptionMode::NoFit || other.preemption == PreemptionMode::NoFit {
             return self.preemption != PreemptionMode::NoFit;
         }
-        let hopeless = |means: Self| means.preemption == PreemptionMode::NoPreemptionCandidates;
-        if hopeless(self) != hopeless(other) {
-            return !hopeless(self);
+        let has_no_candidates = |means: Self| means.preemption == PreemptionMode::NoPreemptionCandidates;
+        if has_no_candidates(self) != has_no_candidates(other) {
+            return !has_no_candidates(self);
         }
         let (mode, level) = (self.preemption.cmp(&other.preemption), other.borrowing_level.cmp(&self.borrowing_level));
         let order = if rules.prefer_preemption_over_borrowing { level.then(mode) } else { mode.then(level) };

@@ -44,8 +44,33 @@ pub(super) struct CachedWorkload {
 pub(super) struct ReservedAssignment {
     /// Pod count of each pod set.
     pub(super) counts: Vec<i32>,
-    /// Index of the pod set, index of the resource group, and the flavor.
-    pub(super) flavors: Vec<(usize, usize, String)>,
+    /// Flavor of each unit.
+    pub(super) flavors: Vec<ReservedFlavor>,
+}
+
+/// Identifies an assignment unit: the requests of one pod set that one resource group covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UnitPosition {
+    /// Index of the pod set in the requests.
+    pub(super) pod_set: usize,
+    /// Index of the resource group in the ClusterQueue.
+    pub(super) group: usize,
+}
+
+/// Flavor that is reserved for one unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ReservedFlavor {
+    pub(super) unit: UnitPosition,
+    /// Name of the flavor.
+    pub(super) flavor: String,
+}
+
+/// Reason why a workload is not queued.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Hold {
+    pub(super) cause: PendingCause,
+    /// ClusterQueue that it would be queued in; `None` if unknown.
+    pub(super) cluster_queue: Option<NodeId>,
 }
 
 /// Queue state of a workload.
@@ -60,7 +85,7 @@ pub(super) enum QueueState {
     /// Queued in this ClusterQueue.
     Queued(NodeId),
     /// Inadmissible for a reason other than quota; the ClusterQueue is `None` if unknown.
-    OnHold(PendingCause, Option<NodeId>),
+    OnHold(Hold),
 }
 
 /// Contribution of a workload to counts, usage and queues. These derived values change only by

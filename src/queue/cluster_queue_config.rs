@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-
 use super::tree::{CohortTree, FairWeight, FlavorResource, FlavorResourceId, NodeSpec};
 use super::workload_requests::PodSetRequests;
 use sluice_api::kueue::cluster_queue::{
@@ -13,8 +11,8 @@ use sluice_api::kueue::cluster_queue::{
 };
 use sluice_api::kueue::names::active_reason;
 use sluice_api::kueue::{ClusterQueue, ClusterQueueSpec, CohortSpec, FairSharing, ResourceFlavorSpec, StopPolicy};
-use sluice_api::quantity::{Amount, Exact};
-use sluice_api::selector;
+use sluice_api::quantity::{Amount, Exact, QuantityError};
+use sluice_api::selector::Selector;
 
 /// Resource group: the covered resources, and the flavors in the order in which they are tried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -108,13 +106,22 @@ pub(super) struct ClusterQueueConfig {
     pub(super) strict_fifo: bool,
     pub(super) stop_policy: StopPolicy,
     pub(super) terminating: bool,
-    pub(super) namespace_selector: Option<LabelSelector>,
+    /// `None` selects no namespace.
+    pub(super) namespace_selector: Option<Selector>,
     /// Names of the required AdmissionChecks. Sluice does not support them, so nothing is admitted.
     admission_checks: Vec<String>,
     /// Messages about contradictions in the spec.
     misconfigurations: Vec<String>,
     /// Fields that are set but not supported.
     pub(super) unsupported_fields: Vec<String>,
+}
+
+/// Reason why a ClusterQueue admits nothing, and its message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ClusterQueueProblem {
+    /// Reason of the condition Active.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
 }
 
 /// Parsed resource groups of a ClusterQueue or Cohort.
@@ -186,12 +193,17 @@ pub(super) fn cohort_spec(spec: &CohortSpec) -> NodeSpec {
     }
 }
 
+/// Error in a fair sharing weight.
+#[derive(Debug, thiserror::Error)]
+#[error("fairSharing.weight: {0}")]
+struct FairWeightError(#[from] QuantityError);
+
 /// Returns the fair sharing weight, 1 if unset. Errors if it is malformed or negative.
-fn weight(fair_sharing: Option<&FairSharing>) -> Result<FairWeight, String> {
+fn weight(fair_sharing: Option<&FairSharing>) -> Result<FairWeight, FairWeightError> {
     let Some(weight) = fair_sharing.and_then(|sharing| sharing.weight.as_ref()) else {
         return Ok(FairWeight::default());
     };
-    let exact = Exact::parse_non_negative(&weight.0).map_err(|error| format!("fairSharing.weight: {error}"))?;
+    let exact = Exact::parse_non_negative(&weight.0)?;
     Ok(FairWeight(exact.nano() as f64 / 1e9))
 }
 
@@ -210,18 +222,18 @@ impl ClusterQueueConfig {
             strict_fifo: spec.queueing_strategy == Some(QueueingStrategy::StrictFIFO),
             stop_policy: spec.stop_policy.unwrap_or_default(),
             terminating: cluster_queue.metadata.deletion_timestamp.is_some(),
-            namespace_selector: spec.namespace_selector.clone(),
             unsupported_fields: unsupported_fields(spec),
             ..Self::default()
         };
         match weight(spec.fair_sharing.as_ref()) {
             Ok(weight) => quota.weight = weight,
-            Err(fault) => quota.misconfigurations.push(fault),
+            Err(fault) => quota.misconfigurations.push(fault.to_string()),
         }
         let rules = spec.admission_checks_strategy.iter().flat_map(|strategy| &strategy.admission_checks);
         quota.admission_checks = rules.map(|rule| rule.name.clone()).collect();
-        if let Err(fault) = selector::matches(quota.namespace_selector.as_ref(), &BTreeMap::new()) {
-            quota.misconfigurations.push(format!("namespaceSelector: {fault}"));
+        match spec.namespace_selector.clone().map(Selector::try_from).transpose() {
+            Ok(selector) => quota.namespace_selector = selector,
+            Err(fault) => quota.misconfigurations.push(format!("namespaceSelector: {fault}")),
         }
         quota.groups = spec.resource_groups.iter().map(|group| QuotaGroup::of(group, tree)).collect();
         quota
@@ -264,9 +276,12 @@ impl ClusterQueueConfig {
         &self,
         flavors: &BTreeMap<String, ResourceFlavorSpec>,
         cycle: Option<String>,
-    ) -> Option<(&'static str, String)> {
+    ) -> Option<ClusterQueueProblem> {
         if self.terminating {
-            return Some((active_reason::TERMINATING, "is being deleted".to_owned()));
+            return Some(ClusterQueueProblem {
+                reason: active_reason::TERMINATING,
+                message: "is being deleted".to_owned(),
+            });
         }
         let mut problems: Vec<(&'static str, String)> = Vec::new();
         if self.stop_policy != StopPolicy::None {
@@ -290,7 +305,7 @@ impl ClusterQueueConfig {
         problems.extend(self.misconfigurations.iter().map(|fault| (active_reason::MISCONFIGURED, fault.clone())));
         let reason = problems.first()?.0;
         let texts: Vec<String> = problems.into_iter().map(|(_, text)| text).collect();
-        Some((reason, texts.join(", ")))
+        Some(ClusterQueueProblem { reason, message: texts.join(", ") })
     }
 }
 

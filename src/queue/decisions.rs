@@ -1,6 +1,7 @@
 //! Decisions for each object: the difference between the desired and the observed status.
 
 use super::cached_workload::{CachedWorkload, QueueState};
+use super::cluster_queue_config::ClusterQueueProblem;
 use super::explain::HoldersCache;
 use super::queue_status::{
     ActiveCondition, ClusterQueueReport, CohortReport, LocalQueueReport, local_queue_usage, weighted_share,
@@ -159,7 +160,7 @@ impl Scheduler {
 
     /// Returns the reason and the message if a ClusterQueue cannot admit workloads; `None` if it
     /// can.
-    pub(super) fn cluster_queue_problem(&self, node: NodeId) -> Option<(&'static str, String)> {
+    pub(super) fn cluster_queue_problem(&self, node: NodeId) -> Option<ClusterQueueProblem> {
         let state = self.cluster_queues.get(node)?;
         state.config.as_ref()?.inactive_reason(&self.flavors, state.cohort_cycle.clone())
     }

@@ -79,7 +79,7 @@ impl Scheduler {
     /// Returns the cause for which a workload is pending, without the holders of the quota.
     pub(super) fn pending_cause(&self, id: WorkloadId, slot: &CachedWorkload) -> Option<PendingCause> {
         match &slot.queue_state {
-            QueueState::OnHold(why, _) => Some(why.clone()),
+            QueueState::OnHold(hold) => Some(hold.cause.clone()),
             QueueState::Queued(node) => self.queued_cause(id, *node),
             QueueState::Inactive | QueueState::Admitted(_) | QueueState::Superseded(_) => None,
         }
@@ -135,12 +135,12 @@ impl Scheduler {
     /// reservation for evictions.
     fn preemption_in_progress(&self, id: WorkloadId, state: &CachedClusterQueue) -> Option<PendingCause> {
         let node = state.node;
-        let promise = self.reservation_of(node, id).filter(|promise| promise.queue_position.is_some())?;
+        let reservation = self.reservation_of(node, id).filter(|reservation| reservation.queue_position.is_some())?;
         let queues = self.tree.cluster_queues_below(self.tree.root(node)).into_iter();
         let states = queues.filter_map(|node| self.cluster_queue(node));
         let evicting = states
             .flat_map(|state| &state.ledger.releasing)
-            .filter(|(_, charge)| charge.keys().any(|fr| promise.usage.contains_key(fr)));
+            .filter(|(_, charge)| charge.keys().any(|fr| reservation.usage.contains_key(fr)));
         let mut evicting: Vec<ObjectKey> = evicting.filter_map(|(id, _)| self.workload_key(*id)).collect();
         evicting.sort();
         let more = evicting.len().saturating_sub(MAX_NAMED);
@@ -149,7 +149,7 @@ impl Scheduler {
     }
 
     fn reservation_of(&self, node: NodeId, id: WorkloadId) -> Option<&CapacityReservation> {
-        self.reservations.get(&self.tree.root(node))?.iter().find(|promise| promise.workload == id)
+        self.reservations.get(&self.tree.root(node))?.iter().find(|reservation| reservation.workload == id)
     }
 
     /// Returns the first admitted workload that is not ready, by key.
@@ -177,7 +177,7 @@ impl Scheduler {
             fair_sharing: self.settings.fair_sharing.is_some(),
             predecessor: self.predecessor(slot, node).and_then(predecessor_of),
             reserved_assignment: None,
-            reserved: self.reservation_of(node, id).map(|promise| &promise.usage),
+            reserved: self.reservation_of(node, id).map(|reservation| &reservation.usage),
             requests: demand,
         };
         let counts: Vec<i32> = demand.pod_sets.iter().map(|set| set.count).collect();
@@ -225,10 +225,10 @@ impl Scheduler {
     /// Returns the reservations within a subtree, largest first and then by key.
     fn reservations_within(&self, within: NodeId, fr: FlavorResourceId) -> Vec<(i128, ObjectKey)> {
         let is_within = |node: NodeId| node == within || self.tree.ancestors(node).any(|above| above == within);
-        let promises = self.reservations.get(&self.tree.root(within)).into_iter().flatten();
-        let kept = promises.filter(|promise| is_within(promise.node)).filter_map(|promise| {
-            let amount = promise.usage.get(&fr).filter(|amount| **amount > 0)?;
-            Some((*amount, self.workload_key(promise.workload)?))
+        let reservations = self.reservations.get(&self.tree.root(within)).into_iter().flatten();
+        let kept = reservations.filter(|reservation| is_within(reservation.node)).filter_map(|reservation| {
+            let amount = reservation.usage.get(&fr).filter(|amount| **amount > 0)?;
+            Some((*amount, self.workload_key(reservation.workload)?))
         });
         let mut kept: Vec<(i128, ObjectKey)> = kept.collect();
         kept.sort_by(|(a, first), (b, second)| b.cmp(a).then_with(|| first.cmp(second)));

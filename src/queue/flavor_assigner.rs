@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::assignment_mode::{AssignmentMode, PreemptionMode, PreemptionOracle};
-use super::cached_workload::ReservedAssignment;
+use super::cached_workload::{ReservedAssignment, ReservedFlavor, UnitPosition};
 use super::cluster_queue_config::{ClusterQueueConfig, QuotaGroup};
 use super::ledger::{FlavorResourceQuantities, add_to, to_amount, to_i128};
 use super::pending::FlavorRejection;
@@ -81,17 +81,24 @@ pub(super) struct Assignment {
     pub(super) needs_preemption: Vec<FlavorResourceId>,
     /// Pod count of each pod set.
     pub(super) pod_counts: Vec<i32>,
-    /// Indexes of the pod set in the requests, of the resource group in the ClusterQueue, and of
-    /// the flavor in the group.
-    flavors: Vec<(usize, usize, usize)>,
+    flavors: Vec<AssignedFlavor>,
+}
+
+/// Flavor that is assigned to one unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct AssignedFlavor {
+    unit: UnitPosition,
+    /// Index of the flavor in the group.
+    flavor: usize,
 }
 
 impl Assignment {
     /// Returns the counts and flavor names to reserve. `quota` must be the one that this was
     /// assigned from.
     pub(super) fn reserved_assignment(&self, quota: &ClusterQueueConfig) -> ReservedAssignment {
-        let name = |(set, group, flavor): &(usize, usize, usize)| {
-            (*set, *group, quota.groups[*group].flavors[*flavor].name.clone())
+        let name = |assigned: &AssignedFlavor| ReservedFlavor {
+            unit: assigned.unit,
+            flavor: quota.groups[assigned.unit.group].flavors[assigned.flavor].name.clone(),
         };
         ReservedAssignment { counts: self.pod_counts.clone(), flavors: self.flavors.iter().map(name).collect() }
     }
@@ -108,7 +115,7 @@ pub(super) struct Diagnosis {
 
 /// The requests of one pod set that one resource group covers. One flavor is assigned to each unit.
 pub(super) struct AssignmentUnit<'a> {
-    pub(super) position: (usize, usize),
+    pub(super) position: UnitPosition,
     pub(super) pod_set: &'a PodSetRequests,
     pub(super) group: &'a QuotaGroup,
     pub(super) requests: Vec<(&'a str, i128)>,
@@ -191,7 +198,7 @@ impl FlavorAssigner<'_> {
                     .collect();
                 if !asked.is_empty() {
                     slots.push(AssignmentUnit {
-                        position: (set_index, group_index),
+                        position: UnitPosition { pod_set: set_index, group: group_index },
                         pod_set: set,
                         group,
                         requests: asked,
@@ -491,7 +498,7 @@ impl FlavorAssigner<'_> {
                 preemption: means.preemption.min(choice.preemption),
                 borrowing_level: means.borrowing_level.max(choice.borrowing_level),
             };
-            assignment.flavors.push((slot.position.0, slot.position.1, choice.flavor));
+            assignment.flavors.push(AssignedFlavor { unit: slot.position, flavor: choice.flavor });
             for (fr, amount, is_short) in &choice.resources {
                 add_to(&mut assignment.usage, *fr, *amount);
                 if *is_short && !assignment.needs_preemption.contains(fr) {
@@ -509,10 +516,12 @@ impl FlavorAssigner<'_> {
             let requests: Requests =
                 self.config.requests(set, *count).map(|(name, amount)| (name.to_owned(), amount)).collect();
             let mut flavors = BTreeMap::new();
-            for (_, group, flavor) in assignment.flavors.iter().filter(|(set, ..)| *set == index) {
-                let group = &self.config.groups[*group];
+            for assigned in assignment.flavors.iter().filter(|assigned| assigned.unit.pod_set == index) {
+                let group = &self.config.groups[assigned.unit.group];
                 let asked = requests.iter().filter(|(resource, _)| group.resources.contains(*resource));
-                flavors.extend(asked.map(|(resource, _)| (resource.to_owned(), group.flavors[*flavor].name.clone())));
+                flavors.extend(
+                    asked.map(|(resource, _)| (resource.to_owned(), group.flavors[assigned.flavor].name.clone())),
+                );
             }
             let used = requests.quantities().into_iter().filter(|(resource, _)| flavors.contains_key(resource));
             PodSetAssignment {

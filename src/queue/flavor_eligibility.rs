@@ -60,9 +60,7 @@ impl FlavorAssigner<'_> {
     /// Returns the flavor in which evictions were issued for a unit. `None` if there were none or
     /// the resource group no longer has that flavor.
     fn reserved_flavor(&self, slot: &AssignmentUnit<'_>) -> Option<&str> {
-        let mut kept =
-            self.reserved_assignment?.flavors.iter().filter(|(set, group, _)| (*set, *group) == slot.position);
-        let (.., flavor) = kept.next()?;
-        slot.group.flavors.iter().any(|other| other.name == *flavor).then_some(flavor)
+        let reserved = self.reserved_assignment?.flavors.iter().find(|reserved| reserved.unit == slot.position)?;
+        slot.group.flavors.iter().any(|other| other.name == reserved.flavor).then_some(&reserved.flavor)
     }
 }

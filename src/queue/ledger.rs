@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::index_update::IndexUpdate;
 use super::partial_preemption::PreemptionScope;
 use super::scheduler::WorkloadId;
 use super::tree::FlavorResourceId;
@@ -47,14 +48,17 @@ struct FlavorResourceTotal {
 }
 
 impl UsageTotals {
-    /// Adds a usage if `present`, and removes it otherwise.
-    pub(super) fn apply(&mut self, charge: &FlavorResourceQuantities, admitted: bool, present: bool) {
-        let sign = if present { 1 } else { -1 };
+    /// Adds a usage, or removes it.
+    pub(super) fn apply(&mut self, charge: &FlavorResourceQuantities, admitted: bool, update: IndexUpdate) {
         for (fr, amount) in charge {
             let sum = self.totals.entry(*fr).or_default();
-            sum.reserved += sign * amount;
-            sum.admitted += if admitted { sign * amount } else { 0 };
-            sum.holders = if present { sum.holders.saturating_add(1) } else { sum.holders.saturating_sub(1) };
+            let (change, holders) = match update {
+                IndexUpdate::Insert => (*amount, sum.holders.saturating_add(1)),
+                IndexUpdate::Remove => (-amount, sum.holders.saturating_sub(1)),
+            };
+            sum.reserved += change;
+            sum.admitted += if admitted { change } else { 0 };
+            sum.holders = holders;
             if sum.holders == 0 {
                 self.totals.remove(fr);
             }
@@ -117,23 +121,19 @@ pub(super) struct UsageLedger {
 }
 
 impl UsageLedger {
-    /// Adds the usage of `holder` if `present`, and removes it otherwise.
+    /// Adds the usage of `holder`, or removes it.
     pub(super) fn apply(
         &mut self,
         holder: (&Arc<str>, WorkloadId),
         charge: &FlavorResourceQuantities,
         admitted: bool,
-        present: bool,
+        update: IndexUpdate,
     ) {
-        self.totals.apply(charge, admitted, present);
+        self.totals.apply(charge, admitted, update);
         for (fr, amount) in charge {
             let holders = self.by_amount.entry(*fr).or_default();
             let holder = (*amount, holder.0.clone(), holder.1);
-            if present {
-                holders.insert(holder);
-            } else {
-                holders.remove(&holder);
-            }
+            update.apply_to(holders, holder);
             if holders.is_empty() {
                 self.by_amount.remove(fr);
             }

@@ -18,6 +18,7 @@ mod explain;
 mod feasibility;
 mod flavor_assigner;
 mod flavor_eligibility;
+mod index_update;
 mod interner;
 mod ledger;
 mod limit_ranges;
@@ -252,8 +253,8 @@ pub struct Preemption {
     pub preemptor: ObjectKey,
     /// UID of that workload.
     pub preemptor_uid: String,
-    /// UID of the job of that workload. Empty if it has none.
-    pub preemptor_job_uid: String,
+    /// UID of the job of that workload; `None` if it has none.
+    pub preemptor_job_uid: Option<String>,
     /// The reason for the preemption.
     pub reason: PreemptionReason,
     /// Path of the preemptor's ClusterQueue in the cohort tree: `/root/…/ClusterQueue`.
@@ -306,6 +307,6 @@ pub struct ReplacementSlice {
     pub workload: ObjectKey,
     /// UID of that workload.
     pub uid: String,
-    /// UID of the job of that workload. Empty if it has none.
-    pub job_uid: String,
+    /// UID of the job of that workload; `None` if it has none.
+    pub job_uid: Option<String>,
 }

@@ -73,15 +73,15 @@ impl GrowthPlan {
     /// Builds the plan from the steps. `None` if the steps are invalid or exceed the pods of the
     /// workload, or if they allow no partial admission.
     pub(super) fn from_steps(steps: &[GrowthStep], sets: &[(String, PodCount)]) -> Option<Self> {
-        let rungs: Option<Vec<ResolvedStep>> = steps.iter().map(|step| ResolvedStep::resolve(step, sets)).collect();
+        let resolved: Option<Vec<ResolvedStep>> = steps.iter().map(|step| ResolvedStep::resolve(step, sets)).collect();
         // A single step without repetitions is admitted in full or not at all.
-        let rungs = rungs.filter(|rungs| rungs.len() > 1 || rungs.iter().any(|rung| rung.times > 1))?;
+        let resolved = resolved.filter(|resolved| resolved.len() > 1 || resolved.iter().any(|rung| rung.times > 1))?;
         let counts = sets.iter().enumerate().map(|(index, (_, count))| {
             let added =
-                rungs.iter().try_fold(0_i32, |sum, rung| sum.checked_add(rung.times.checked_mul(rung.adds[index])?));
+                resolved.iter().try_fold(0_i32, |sum, rung| sum.checked_add(rung.times.checked_mul(rung.adds[index])?));
             Some(count.needed() - added?).filter(|foot| *foot >= 0 && count.reclaimable == 0)
         });
-        Some(Self { base: counts.collect::<Option<_>>()?, steps: rungs })
+        Some(Self { base: counts.collect::<Option<_>>()?, steps: resolved })
     }
 
     /// Returns the fewest pods of each pod set that any step results in.
@@ -156,7 +156,7 @@ mod tests {
 
     /// Two replicas of two hosts each, then a cluster of a head and three workers; one head and two
     /// workers run.
-    fn ladder() -> GrowthPlan {
+    fn growth_plan() -> GrowthPlan {
         let steps = [step(2, &[("small", 2)]), step(1, &[("head", 1), ("small", 3)])];
         GrowthPlan::from_steps(&steps, &sets()).expect("a growth plan")
     }
@@ -169,23 +169,23 @@ mod tests {
     #[case::everything([2, 9], Some([2, 9]))]
     fn as_many_growth_steps_are_taken_as_fit(#[case] capacity: [i32; 2], #[case] expected: Option<[i32; 2]>) {
         let fits = |counts: &[i32]| counts.iter().zip(capacity).all(|(count, capacity)| *count <= capacity);
-        assert_eq!(ladder().largest_fitting(&[2, 9], fits), expected.map(Vec::from));
+        assert_eq!(growth_plan().largest_fitting(&[2, 9], fits), expected.map(Vec::from));
     }
 
     #[test]
     fn growth_step_that_does_not_fit_is_skipped() {
         let one_replica_is_too_much = |counts: &[i32]| counts[1] < 4 || counts[0] == 2;
-        assert_eq!(ladder().largest_fitting(&[2, 9], one_replica_is_too_much), Some(vec![2, 5]));
+        assert_eq!(growth_plan().largest_fitting(&[2, 9], one_replica_is_too_much), Some(vec![2, 5]));
     }
 
     #[test]
     fn growth_stays_within_the_given_pod_counts() {
-        assert_eq!(ladder().largest_fitting(&[1, 5], |_| true), Some(vec![1, 4]));
+        assert_eq!(growth_plan().largest_fitting(&[1, 5], |_| true), Some(vec![1, 4]));
     }
 
     #[test]
     fn least_is_the_smallest_count_of_any_growth_step() {
-        assert_eq!(ladder().min_counts().collect::<Vec<_>>(), [1, 4]);
+        assert_eq!(growth_plan().min_counts().collect::<Vec<_>>(), [1, 4]);
     }
 
     #[rstest]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::index_update::IndexUpdate;
 use super::interner::Interned;
 use super::scheduler::WorkloadId;
 use super::scheduling::RetryCondition;
@@ -156,13 +157,16 @@ impl PendingQueue {
 
     /// Returns the first workload that is active or reachable. `reach` returns the reachable amount
     /// of a flavor resource for a priority.
-    pub(super) fn next_reachable(&self, mut reach: impl FnMut(FlavorResourceId, i32) -> i128) -> Option<&QueueOrder> {
+    pub(super) fn next_reachable(
+        &self,
+        mut reachable_quota: impl FnMut(FlavorResourceId, i32) -> i128,
+    ) -> Option<&QueueOrder> {
         let mut first = self.active_heads.first().map(|(rank, _)| rank);
         for ((fr, priority), needs) in &self.parked_by_need {
             if first.is_some_and(|first| first.priority.0 > *priority) {
                 continue;
             }
-            let within = reach(*fr, *priority);
+            let within = reachable_quota(*fr, *priority);
             for (rank, _) in needs.range(..=within).filter_map(|(_, places)| places.first()) {
                 if first.is_none_or(|first| rank < first) {
                     first = Some(rank);
@@ -205,32 +209,28 @@ impl PendingQueue {
         let Some(class) = self.classes.get_mut(&id) else { return };
         let before = std::mem::replace(&mut class.state, state);
         if let Some(first) = class.order.first().cloned() {
-            self.index_head(&(first.clone(), id), &before, false);
+            self.index_head(&(first.clone(), id), &before, IndexUpdate::Remove);
             if let Some(class) = self.classes.get(&id) {
                 let state = class.state.clone();
-                self.index_head(&(first, id), &state, true);
+                self.index_head(&(first, id), &state, IndexUpdate::Insert);
             }
         }
     }
 
-    /// Adds the first workload of a class to the index of its state, or removes it if `present` is
-    /// false.
-    fn index_head(&mut self, place: &ClassHead, state: &ClassState, present: bool) {
+    /// Inserts the first workload of a class into the index of its state, or removes it.
+    fn index_head(&mut self, place: &ClassHead, state: &ClassState, update: IndexUpdate) {
         match state {
-            ClassState::Active => insert_or_remove(&mut self.active_heads, place, present),
-            ClassState::Parked(Parked::UntilChanged(watch)) => {
-                if present {
-                    self.parked_until_changed.insert(place.1, watch.clone());
-                } else {
-                    self.parked_until_changed.remove(&place.1);
-                }
-            }
+            ClassState::Active => update.apply_to(&mut self.active_heads, place.clone()),
+            ClassState::Parked(Parked::UntilChanged(watch)) => match update {
+                IndexUpdate::Insert => drop(self.parked_until_changed.insert(place.1, watch.clone())),
+                IndexUpdate::Remove => drop(self.parked_until_changed.remove(&place.1)),
+            },
             ClassState::Parked(Parked::UntilReachable(needs)) => {
                 for need in needs {
                     let group = (need.fr, place.0.priority.0);
                     let by_amount = self.parked_by_need.entry(group).or_default();
                     let places = by_amount.entry(need.amount).or_default();
-                    insert_or_remove(places, place, present);
+                    update.apply_to(places, place.clone());
                     if places.is_empty() {
                         by_amount.remove(&need.amount);
                     }
@@ -258,23 +258,15 @@ impl PendingQueue {
         };
         class.state = next.clone();
         if let Some(rank) = before {
-            self.index_head(&(rank, id), &state, false);
+            self.index_head(&(rank, id), &state, IndexUpdate::Remove);
         }
         match after {
-            Some(rank) => self.index_head(&(rank, id), &next, true),
+            Some(rank) => self.index_head(&(rank, id), &next, IndexUpdate::Insert),
             None => {
                 if let Some(class) = self.classes.remove(&id) {
                     self.class_ids.remove(&class.key);
                 }
             }
         }
-    }
-}
-
-fn insert_or_remove<T: Ord + Clone>(set: &mut BTreeSet<T>, member: &T, present: bool) {
-    if present {
-        set.insert(member.clone());
-    } else {
-        set.remove(member);
     }
 }

@@ -1,6 +1,6 @@
 //! Status of ClusterQueues, Cohorts and LocalQueues.
 
-use super::cluster_queue_config::ClusterQueueConfig;
+use super::cluster_queue_config::{ClusterQueueConfig, ClusterQueueProblem};
 use super::ledger::{UsageTotals, to_amount};
 use super::tree::{CohortTree, FlavorResourceId, NodeId, UsageView};
 use sluice_api::kueue::StopPolicy;
@@ -22,11 +22,11 @@ pub struct ActiveCondition {
 impl ActiveCondition {
     /// Returns the condition of a ClusterQueue (kueue v0.19.2
     /// `pkg/cache/scheduler/clusterqueue.go`).
-    pub(super) fn of_cluster_queue(problem: Option<&(&'static str, String)>) -> Self {
+    pub(super) fn of_cluster_queue(problem: Option<&ClusterQueueProblem>) -> Self {
         match problem {
             None => Self { active: true, reason: active_reason::READY, message: "Can admit new workloads".to_owned() },
-            Some((reason, problem)) => {
-                Self { active: false, reason, message: format!("Can't admit new workloads: {problem}.") }
+            Some(ClusterQueueProblem { reason, message }) => {
+                Self { active: false, reason, message: format!("Can't admit new workloads: {message}.") }
             }
         }
     }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::pod_resources::{self, ExactResources, PodResources, container_label};
+use sluice_api::DecodeError;
 use sluice_api::kueue::{PodTemplate, ResourceList};
 use sluice_api::quantity::{Amount, Exact, QuantityError};
 
@@ -54,11 +55,11 @@ impl FromIterator<(String, Amount)> for Requests {
 }
 
 /// Error in computing the requests of a pod.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestsError {
     /// The pod template cannot be decoded.
     #[error("invalid pod template: {0}")]
-    Template(#[from] serde_json::Error),
+    Template(#[from] DecodeError),
     /// A quantity is malformed or negative.
     #[error("{place}: invalid quantity of {resource}: {source}")]
     Quantity {
@@ -119,7 +120,7 @@ pub fn template_requests(template: &PodTemplate) -> Result<Requests, RequestsErr
 /// Same as [`template_requests`].
 pub(super) fn parse_pod(template: &PodTemplate) -> Result<PodResources, RequestsError> {
     match template.0.get("spec") {
-        Some(spec) => RawPodSpec::deserialize(spec)?.parse(),
+        Some(spec) => RawPodSpec::deserialize(spec).map_err(DecodeError::from)?.parse(),
         None => Ok(PodResources::default()),
     }
 }

@@ -11,25 +11,27 @@ use super::tree::{NodeId, UsageView};
 impl Scheduler {
     /// Reserves capacity for a nominated workload, and removes it from its queue until the end of
     /// the cycle.
-    pub(super) fn reserve(&mut self, root: NodeId, promise: CapacityReservation) {
+    pub(super) fn reserve(&mut self, root: NodeId, reservation: CapacityReservation) {
         self.tree.advance_state();
-        for (fr, amount) in &promise.usage {
-            self.tree.add_usage(promise.node, *fr, *amount, UsageView::Planned);
+        for (fr, amount) in &reservation.usage {
+            self.tree.add_usage(reservation.node, *fr, *amount, UsageView::Planned);
         }
-        if let (Some((shape, rank)), Some(state)) = (&promise.queue_position, self.cluster_queue_mut(promise.node)) {
+        if let (Some((shape, rank)), Some(state)) =
+            (&reservation.queue_position, self.cluster_queue_mut(reservation.node))
+        {
             state.pending_queue.remove(shape, rank);
         }
-        self.reservations.entry(root).or_default().push(promise);
+        self.reservations.entry(root).or_default().push(reservation);
     }
 
     /// Releases the reservations of a tree.
     pub(super) fn release_reservations(&mut self, root: NodeId) {
-        for promise in self.reservations.remove(&root).unwrap_or_default() {
+        for reservation in self.reservations.remove(&root).unwrap_or_default() {
             self.tree.advance_state();
-            for (fr, amount) in &promise.usage {
-                self.tree.add_usage(promise.node, *fr, -amount, UsageView::Planned);
+            for (fr, amount) in &reservation.usage {
+                self.tree.add_usage(reservation.node, *fr, -amount, UsageView::Planned);
             }
-            self.dirty_objects.workloads.insert(promise.workload);
+            self.dirty_objects.workloads.insert(reservation.workload);
         }
     }
 
@@ -42,9 +44,9 @@ impl Scheduler {
 
     /// Returns the workloads with reservations to their queues at the end of a cycle.
     pub(super) fn requeue_reserved(&mut self, root: NodeId) {
-        let promises = self.reservations.get(&root).cloned().unwrap_or_default();
-        for promise in promises {
-            let Some((shape, rank)) = promise.queue_position else { continue };
+        let reservations = self.reservations.get(&root).cloned().unwrap_or_default();
+        for reservation in reservations {
+            let Some((shape, rank)) = reservation.queue_position else { continue };
             self.dirty_objects.workloads.insert(rank.workload);
             // Its replacement may have been admitted later in the cycle; then it is no longer
             // queued.
@@ -53,7 +55,7 @@ impl Scheduler {
             if in_line.is_none_or(|(booked, at)| (booked, at) != (&shape, &rank)) {
                 continue;
             }
-            if let Some(state) = self.cluster_queue_mut(promise.node) {
+            if let Some(state) = self.cluster_queue_mut(reservation.node) {
                 state.pending_queue.insert(&shape, rank);
             }
         }
@@ -63,10 +65,16 @@ impl Scheduler {
     /// a reservation. If other workloads took the released quota, they would evict again, without
     /// end (kueue v0.19.2 `pkg/cache/queue/cluster_queue.go`, `preemptorWorkload`).
     pub(super) fn prioritize_preemptors(&mut self, root: NodeId) {
-        let promises =
-            self.reservations.get(&root).into_iter().flatten().filter(|promise| promise.queue_position.is_some());
-        let kept: BTreeMap<WorkloadId, Option<ReservedAssignment>> = promises
-            .map(|promise| (promise.workload, promise.preemption_issued.then(|| promise.assignment.clone())))
+        let reservations = self
+            .reservations
+            .get(&root)
+            .into_iter()
+            .flatten()
+            .filter(|reservation| reservation.queue_position.is_some());
+        let kept: BTreeMap<WorkloadId, Option<ReservedAssignment>> = reservations
+            .map(|reservation| {
+                (reservation.workload, reservation.preemption_issued.then(|| reservation.assignment.clone()))
+            })
             .collect();
         for (id, room_made) in &kept {
             if room_made.is_some() {

@@ -7,11 +7,13 @@ use jiff::Timestamp;
 use super::cached_workload::{CachedWorkload, ReservedAssignment};
 use super::cluster_queue_config::{ClusterQueueConfig, cohort_spec};
 use super::cluster_queues::ClusterQueues;
+use super::index_update::IndexUpdate;
 use super::ledger::{FlavorResourceQuantities, UsageLedger, UsageTotals};
 use super::pending_queue::{EquivalenceKey, PendingQueue, QueueOrder};
 use super::queue_status::WorkloadCounts;
-use super::registry::{Id, Registry};
+use super::registry::Registry;
 use super::settings::Settings;
+use super::slices::Workloads;
 use super::tree::{CohortTree, FlavorResource, NodeId};
 use super::workload_info::{AdmissionStage, WorkloadInfo};
 use super::workload_requests::RequestsCache;
@@ -31,8 +33,8 @@ pub struct Scheduler {
     pub(super) flavors: BTreeMap<String, ResourceFlavorSpec>,
     pub(super) namespaces: BTreeMap<String, BTreeMap<String, String>>,
     pub(super) cluster_queues: ClusterQueues,
-    pub(super) local_queues: Registry<ObjectKey, CachedLocalQueue>,
-    pub(super) workloads: Registry<ObjectKey, CachedWorkload>,
+    pub(super) local_queues: Registry<ObjectKey, LocalQueueId, CachedLocalQueue>,
+    pub(super) workloads: Workloads,
     /// The workloads that claim to replace the slice with this key.
     pub(super) replacement_claims: BTreeMap<ObjectKey, BTreeSet<WorkloadId>>,
     /// Times at which a workload is requeued after an eviction, or exceeds a deadline.
@@ -57,11 +59,13 @@ pub struct Scheduler {
     pub(super) dirty_objects: DirtySet,
 }
 
-/// Identifies a workload while it is in the cache.
-pub(super) type WorkloadId = Id<CachedWorkload>;
+slotmap::new_key_type! {
+    /// Identifies a workload while it is in the cache.
+    pub(super) struct WorkloadId;
 
-/// Identifies a LocalQueue while it is in the cache.
-pub(super) type LocalQueueId = Id<CachedLocalQueue>;
+    /// Identifies a LocalQueue while it is in the cache.
+    pub(super) struct LocalQueueId;
+}
 
 /// Objects whose decision may have changed since the last cycle.
 #[derive(Debug, Clone, Default)]
@@ -327,7 +331,7 @@ impl Scheduler {
         self.intern_flavor_resources(&entry);
         let id = match known {
             Some(id) => {
-                self.update_indexes(id, false);
+                self.update_indexes(id, IndexUpdate::Remove);
                 id
             }
             None => self.workloads.get_or_insert_with(&key, || CachedWorkload::new(entry.clone())),
@@ -335,14 +339,14 @@ impl Scheduler {
         if let Some(slot) = self.workloads.get_mut(id) {
             slot.update_info(entry);
         }
-        self.update_indexes(id, true);
+        self.update_indexes(id, IndexUpdate::Insert);
         self.update_slices(id);
     }
 
     fn remove_workload(&mut self, key: &ObjectKey) {
         let Some(id) = self.workloads.id(key) else { return };
         let family = self.related_slices(id);
-        self.update_indexes(id, false);
+        self.update_indexes(id, IndexUpdate::Remove);
         let Some(slot) = self.workloads.remove(key) else { return };
         self.not_ready.remove(&id);
         self.preemptors.remove(&id);
@@ -353,36 +357,36 @@ impl Scheduler {
         }
     }
 
-    /// Adds a workload to the indexes, or removes it if `present` is false.
-    fn update_indexes(&mut self, id: WorkloadId, present: bool) {
+    /// Inserts a workload into the indexes, or removes it.
+    fn update_indexes(&mut self, id: WorkloadId, update: IndexUpdate) {
         let Some(slot) = self.workloads.get(id) else { return };
         let entry = &slot.info;
         if let Some(claimed) = &entry.replaces {
             let claimants = self.replacement_claims.entry(claimed.clone()).or_default();
-            insert_or_remove(claimants, id, present);
+            update.apply_to(claimants, id);
             if claimants.is_empty() {
                 self.replacement_claims.remove(claimed);
             }
         }
-        for at in entry.deadlines(&self.settings).filter(|at| *at > self.now || !present) {
-            insert_or_remove(&mut self.requeue_timers, (at, id), present);
+        for at in entry.deadlines(&self.settings).filter(|at| *at > self.now || update == IndexUpdate::Remove) {
+            update.apply_to(&mut self.requeue_timers, (at, id));
         }
-        let named = match (present, &entry.queue_name) {
-            (true, Some(name)) => {
+        let named = match (update, &entry.queue_name) {
+            (IndexUpdate::Insert, Some(name)) => {
                 let key = ObjectKey::new(entry.key.namespace.clone(), name.clone());
                 Some(self.local_queues.get_or_insert_with(&key, || CachedLocalQueue::new(key.clone())))
             }
-            (true, None) => None,
-            (false, _) => slot.local_queue,
+            (IndexUpdate::Insert, None) => None,
+            (IndexUpdate::Remove, _) => slot.local_queue,
         };
         if let Some(local_queue) = named {
             if let Some(state) = self.local_queues.get_mut(local_queue) {
-                insert_or_remove(&mut state.workloads, id, present);
+                update.apply_to(&mut state.workloads, id);
             }
             self.remove_unused_local_queue(local_queue);
         }
         if let Some(slot) = self.workloads.get_mut(id) {
-            slot.local_queue = named.filter(|_| present);
+            slot.local_queue = named.filter(|_| update == IndexUpdate::Insert);
         }
     }
 
@@ -468,12 +472,4 @@ impl Scheduler {
 pub(super) fn admitted_flavor_resources(admission: &Admission) -> impl Iterator<Item = FlavorResource> + '_ {
     let flavors = admission.pod_set_assignments.iter().flat_map(|assignment| &assignment.flavors);
     flavors.map(|(resource, flavor)| FlavorResource { flavor: flavor.clone(), resource: resource.clone() })
-}
-
-fn insert_or_remove<T: Ord>(set: &mut BTreeSet<T>, member: T, present: bool) {
-    if present {
-        set.insert(member);
-    } else {
-        set.remove(&member);
-    }
 }

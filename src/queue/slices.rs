@@ -7,6 +7,7 @@ use super::ObjectKey;
 use super::cached_workload::{CachedWorkload, QueueState};
 use super::partial_admission::read_slice_record;
 use super::registry::Registry;
+use super::scheduler::WorkloadId;
 use super::tree::NodeId;
 use sluice_api::kueue::Workload;
 
@@ -14,7 +15,7 @@ use sluice_api::kueue::Workload;
 pub(super) const MAX_CHAIN_LENGTH: usize = 64;
 
 /// All workloads, by key and by id.
-pub(super) type Workloads = Registry<ObjectKey, CachedWorkload>;
+pub(super) type Workloads = Registry<ObjectKey, WorkloadId, CachedWorkload>;
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]

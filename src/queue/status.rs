@@ -43,7 +43,7 @@ impl EvictionReason {
     /// cause (kueue v0.19.2 `pkg/workload/evict/evict.go`).
     fn with_cause(&self, workload: &Workload) -> String {
         match (self, deactivation_target(workload)) {
-            (Self::Deactivated, Some((cause, _))) => format!("{}DueTo{cause}", self.as_str()),
+            (Self::Deactivated, Some(target)) => format!("{}DueTo{}", self.as_str(), target.reason),
             _ => self.as_str().to_owned(),
         }
     }
@@ -53,7 +53,7 @@ impl EvictionReason {
             Self::ClusterQueueStopped => "The ClusterQueue is stopped".to_owned(),
             Self::LocalQueueStopped => "The LocalQueue is stopped".to_owned(),
             Self::Deactivated => match deactivation_target(workload) {
-                Some((_, message)) => format!("The workload is deactivated due to {message}"),
+                Some(target) => format!("The workload is deactivated due to {}", target.message),
                 None => "The workload is deactivated".to_owned(),
             },
             Self::Preempted(preemption) => preemption.to_string(),
@@ -68,7 +68,7 @@ impl EvictionReason {
     /// Returns the underlying cause for the eviction statistics; empty if there is none.
     fn underlying_cause(&self, workload: &Workload) -> String {
         match self {
-            Self::Deactivated => deactivation_target(workload).map(|(cause, _)| cause).unwrap_or_default(),
+            Self::Deactivated => deactivation_target(workload).map(|target| target.reason.clone()).unwrap_or_default(),
             Self::PodsReadyTimeout(timeout) if timeout.was_ready_before => {
                 names::pods_ready_reason::WAIT_FOR_RECOVERY.to_owned()
             }
@@ -84,10 +84,9 @@ fn is_deactivation(reason: &str) -> bool {
     cause.is_some_and(|cause| cause.is_empty() || cause.starts_with("DueTo"))
 }
 
-/// Returns the reason and message of the condition DeactivationTarget; `None` if it is not set.
-fn deactivation_target(workload: &Workload) -> Option<(String, String)> {
-    let target = condition::get(&workload.status.as_ref()?.conditions, names::DEACTIVATION_TARGET)?;
-    Some((target.reason.clone(), target.message.clone()))
+/// Returns the condition DeactivationTarget; `None` if it is not set.
+fn deactivation_target(workload: &Workload) -> Option<&Condition> {
+    condition::get(workload.conditions(), names::DEACTIVATION_TARGET)
 }
 
 impl PreemptionReason {
@@ -113,12 +112,12 @@ impl PreemptionReason {
 
 impl fmt::Display for Preemption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_unknown = |text: &str| if text.is_empty() { "UNKNOWN".to_owned() } else { text.to_owned() };
+        const UNKNOWN: &str = "UNKNOWN";
         write!(
             f,
             "Preempted to accommodate a workload (UID: {}, JobUID: {}) due to {}; preemptor path: {}; preemptee path: {}",
-            or_unknown(&self.preemptor_uid),
-            or_unknown(&self.preemptor_job_uid),
+            if self.preemptor_uid.is_empty() { UNKNOWN } else { &self.preemptor_uid },
+            self.preemptor_job_uid.as_deref().unwrap_or(UNKNOWN),
             self.reason.description(),
             self.preemptor_path,
             self.preemptee_path
@@ -265,8 +264,7 @@ pub fn deactivation_requested(workload: &Workload, cause: DeactivationCause, now
 pub fn execution_time(workload: &Workload, now: Timestamp) -> Option<i32> {
     let status = workload.status.as_ref()?;
     let past = status.accumulated_past_execution_time_seconds;
-    let Some(admitted) = condition::get(&status.conditions, names::ADMITTED).filter(|found| found.status == "True")
-    else {
+    let Some(admitted) = condition::get_true(&status.conditions, names::ADMITTED) else {
         return past;
     };
     let this_time = (now.as_second() - admitted.last_transition_time.0.as_second()).max(0);
@@ -309,7 +307,9 @@ pub fn finished_replaced(workload: &Workload, by: &ReplacementSlice, now: Timest
     let mut edit = StatusEditor::of(workload, now);
     let message = format!(
         "Replaced to accommodate a workload (UID: {}, JobUID: {}) due to workload slice aggregation: {}",
-        by.uid, by.job_uid, by.workload
+        by.uid,
+        by.job_uid.as_deref().unwrap_or_default(),
+        by.workload
     );
     edit.set(names::FINISHED, true, names::finished_reason::WORKLOAD_SLICE_REPLACED, message);
     edit.status
@@ -440,8 +440,7 @@ impl StatusEditor {
 
     /// Sets a condition that is True to False, keeping its message as the previous one.
     fn set_previously(&mut self, type_: &'static str, reason: &str) {
-        if let Some(current) = condition::get(&self.status.conditions, type_).filter(|current| current.status == "True")
-        {
+        if let Some(current) = condition::get_true(&self.status.conditions, type_) {
             let message = format!("Previously: {}", current.message);
             self.set(type_, false, reason, message);
         }

@@ -16,7 +16,7 @@ use super::scheduler::WorkloadId;
 use super::settings::{RequeuingTimestamp, ResourceRules, Settings, WaitForPodsReady};
 use super::slices::displaces_members;
 use super::tree::CohortTree;
-use super::workload_requests::{ParsedPodSets, RequestsCache, WorkloadRequests};
+use super::workload_requests::{ParsedPodSets, PodSetError, RequestsCache, WorkloadRequests};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use sluice_api::condition;
 use sluice_api::kueue::{Admission, PodSet, PodSetAssignment, Workload, WorkloadStatus, names};
@@ -40,13 +40,13 @@ pub(super) struct WorkloadInfo {
     pub(super) key: ObjectKey,
     pub(super) uid: Arc<str>,
     generation: Option<i64>,
-    pub(super) job_uid: String,
+    pub(super) job_uid: Option<String>,
     owner: Option<String>,
     pub(super) queue_name: Option<String>,
     /// The parsed pod sets; `None` if parsing failed.
     parsed_pod_sets: Option<Interned<ParsedPodSets>>,
     /// The requests to schedule, or the reason why they are invalid.
-    pub(super) requests: Result<Interned<WorkloadRequests>, String>,
+    pub(super) requests: Result<Interned<WorkloadRequests>, PodSetError>,
     pub(super) priority: i32,
     /// Queue order timestamp.
     pub(super) queue_order_timestamp: Timestamp,
@@ -154,7 +154,12 @@ impl WorkloadInfo {
                 None => meta.uid.as_deref().unwrap_or_default().into(),
             },
             generation: meta.generation,
-            job_uid: meta.labels.as_ref().and_then(|all| all.get(names::JOB_UID_LABEL)).cloned().unwrap_or_default(),
+            job_uid: meta
+                .labels
+                .as_ref()
+                .and_then(|all| all.get(names::JOB_UID_LABEL))
+                .filter(|uid| !uid.is_empty())
+                .cloned(),
             owner: owner_uid(workload),
             queue_name: spec.queue_name.clone().filter(|name| !name.is_empty()),
             parsed_pod_sets: ask,
@@ -463,7 +468,7 @@ fn admission_stage(workload: &Workload, held: Option<&Arc<Admission>>) -> Admiss
 /// workload keeps its position.
 fn queue_order_timestamp(workload: &Workload, settings: &Settings) -> Timestamp {
     let requeuing = settings.wait_for_pods_ready.as_ref().map(|rules| rules.requeuing.timestamp).unwrap_or_default();
-    let conditions = workload.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = workload.conditions();
     let to_the_back = |reason: &str| match reason {
         names::evicted_reason::PODS_READY_TIMEOUT => requeuing == RequeuingTimestamp::Eviction,
         reason => reason == names::evicted_reason::ADMISSION_CHECK,
@@ -476,7 +481,7 @@ fn queue_order_timestamp(workload: &Workload, settings: &Settings) -> Timestamp 
 }
 
 fn true_since(conditions: &[Condition], type_: &str) -> Option<Timestamp> {
-    let condition = condition::get(conditions, type_).filter(|condition| condition.status == "True");
+    let condition = condition::get_true(conditions, type_);
     condition.map(|condition| condition.last_transition_time.0)
 }
 

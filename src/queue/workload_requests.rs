@@ -5,10 +5,11 @@ use super::interner::{Interned, Interner};
 use super::node_affinity::NodeRequirements;
 use super::partial_admission::{GrowthPlan, GrowthStep};
 use super::pod_resources::PodResources;
-use super::requests::{Requests, parse_pod};
+use super::requests::{Requests, RequestsError, parse_pod};
 use super::resource_transformations::apply_transformations;
 use super::settings::ResourceRules;
 use super::workload_info::{PodCount, pod_count};
+use sluice_api::DecodeError;
 use sluice_api::kueue::{PodSet, Workload};
 
 /// Resource requests of a workload.
@@ -65,6 +66,31 @@ pub(super) struct ParsedPodSets {
     pod_sets: Vec<ParsedPodSet>,
 }
 
+/// Reason why the pod sets of a Workload can't be scheduled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PodSetError {
+    /// The requests of its pods are invalid.
+    #[error("pod set {pod_set}: {source}")]
+    Requests {
+        /// Name of the pod set.
+        pod_set: String,
+        source: RequestsError,
+    },
+    /// The node constraints of its pods can't be decoded.
+    #[error("pod set {pod_set}: {source}")]
+    NodeRequirements {
+        /// Name of the pod set.
+        pod_set: String,
+        source: DecodeError,
+    },
+    /// It requires a topology.
+    #[error("pod set {pod_set} requires a topology, which Sluice does not support yet")]
+    TopologyRequired {
+        /// Name of the pod set.
+        pod_set: String,
+    },
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct ParsedPodSet {
     name: String,
@@ -80,12 +106,13 @@ impl ParsedPodSets {
     ///
     /// # Errors
     /// If a pod set is invalid or uses an unsupported feature.
-    pub(super) fn parse(workload: &Workload, rules: &ResourceRules) -> Result<Self, String> {
+    pub(super) fn parse(workload: &Workload, rules: &ResourceRules) -> Result<Self, PodSetError> {
         let pod_sets = workload.spec.pod_sets.iter().map(|set| {
             check_supported(set)?;
-            let pod = parse_pod(&set.template).map_err(|error| format!("pod set {}: {error}", set.name))?;
+            let pod = parse_pod(&set.template)
+                .map_err(|source| PodSetError::Requests { pod_set: set.name.clone(), source })?;
             let placement = NodeRequirements::from_template(&set.template)
-                .map_err(|error| format!("pod set {}: {error}", set.name))?;
+                .map_err(|error| PodSetError::NodeRequirements { pod_set: set.name.clone(), source: error.into() })?;
             let as_written = apply_transformations(pod.requests(None), rules);
             Ok(ParsedPodSet {
                 name: set.name.clone(),
@@ -95,7 +122,7 @@ impl ParsedPodSets {
                 node_requirements: placement,
             })
         });
-        Ok(Self { pod_sets: pod_sets.collect::<Result<_, String>>()? })
+        Ok(Self { pod_sets: pod_sets.collect::<Result<_, PodSetError>>()? })
     }
 
     /// Returns the requests of one pod of a pod set, without LimitRange defaults and RuntimeClass
@@ -159,7 +186,7 @@ impl RequestsCache {
         &mut self,
         workload: &Workload,
         rules: &ResourceRules,
-    ) -> Result<Interned<ParsedPodSets>, String> {
+    ) -> Result<Interned<ParsedPodSets>, PodSetError> {
         ParsedPodSets::parse(workload, rules).map(|ask| self.parsed_pod_sets.intern(ask))
     }
 
@@ -189,23 +216,23 @@ impl RequestsCache {
         let count = |set: &ParsedPodSet| pod_count(counts, &set.name).unwrap_or_default();
         let mut pod_sets: Vec<PodSetRequests> =
             ask.pod_sets.iter().map(|set| set.requests(count(set), &self.adjustments, namespace, rules)).collect();
-        let ladder = GrowthPlan::from_steps(steps, counts);
-        let least = ladder.iter().flat_map(GrowthPlan::min_counts);
+        let growth_plan = GrowthPlan::from_steps(steps, counts);
+        let least = growth_plan.iter().flat_map(GrowthPlan::min_counts);
         pod_sets.iter_mut().zip(least).for_each(|(set, least)| set.min_count = least);
-        self.requests.intern(WorkloadRequests { pod_sets, growth_plan: ladder })
+        self.requests.intern(WorkloadRequests { pod_sets, growth_plan })
     }
 }
 
 /// Rejects a pod set with a required topology: it cannot be admitted without topology-aware
 /// scheduling.
-fn check_supported(set: &PodSet) -> Result<(), String> {
+fn check_supported(set: &PodSet) -> Result<(), PodSetError> {
     let required = set.topology_request.as_ref().is_some_and(|request| {
         request.required.is_some()
             || request.pod_set_slice_required_topology.is_some()
             || !request.podset_slice_required_topology_constraints.is_empty()
     });
     if required {
-        return Err(format!("pod set {} requires a topology, which Sluice does not support yet", set.name));
+        return Err(PodSetError::TopologyRequired { pod_set: set.name.clone() });
     }
     Ok(())
 }

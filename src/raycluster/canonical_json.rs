@@ -8,22 +8,30 @@ use sluice_api::quantity::Exact;
 /// Returns `value` in canonical form: without nulls, empty maps and empty lists, and with
 /// normalized quantities in `limits` and `requests`.
 pub fn canonical(mut value: Value) -> Value {
-    canonicalize(&mut value, false);
+    canonicalize(&mut value, Content::Any);
     value
 }
 
-fn canonicalize(value: &mut Value, holds_quantities: bool) {
+/// Kind of values in an object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Quantities,
+    Any,
+}
+
+fn canonicalize(value: &mut Value, content: Content) {
     match value {
         Value::Object(fields) => {
             for (name, field) in fields.iter_mut() {
-                canonicalize(field, matches!(name.as_str(), "limits" | "requests"));
+                let is_quantities = matches!(name.as_str(), "limits" | "requests");
+                canonicalize(field, if is_quantities { Content::Quantities } else { Content::Any });
             }
             fields.retain(|_, field| !is_empty_value(field));
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| canonicalize(item, false)),
+        Value::Array(items) => items.iter_mut().for_each(|item| canonicalize(item, Content::Any)),
         _ => {}
     }
-    if !holds_quantities {
+    if content == Content::Any {
         return;
     }
     if let Some(amounts) = value.as_object_mut() {

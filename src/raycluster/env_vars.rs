@@ -91,15 +91,32 @@ fn service_name(address: &str) -> &str {
     address.split('.').next().unwrap_or(address)
 }
 
-/// Returns the value of a variable of the head's first container: empty if it has no literal value,
-/// `None` if the variable is not set.
-pub(super) fn head_env_value<'a>(cluster: &'a RayCluster, name: &str) -> Option<&'a str> {
+/// Value of an environment variable in a pod template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EnvValue<'a> {
+    /// A literal value.
+    Literal(&'a str),
+    /// A value that only the kubelet knows, such as a reference to a Secret.
+    Reference,
+}
+
+impl<'a> EnvValue<'a> {
+    /// Returns the value if it is a literal.
+    pub(super) fn literal(self) -> Option<&'a str> {
+        match self {
+            Self::Literal(value) => Some(value),
+            Self::Reference => None,
+        }
+    }
+}
+
+/// Returns the value of a variable of the head's first container; `None` if the variable is not set.
+pub(super) fn head_env_value<'a>(cluster: &'a RayCluster, name: &str) -> Option<EnvValue<'a>> {
     env_value(cluster.spec.head_group_spec.template.0.pointer("/spec/containers/0/env")?, name)
 }
 
-/// Returns the value of a variable in an unparsed `env` list: empty if it has no literal value,
-/// `None` if the variable is not set.
-pub(super) fn env_value<'a>(env: &'a Value, name: &str) -> Option<&'a str> {
+/// Returns the value of a variable in an unparsed `env` list; `None` if the variable is not set.
+pub(super) fn env_value<'a>(env: &'a Value, name: &str) -> Option<EnvValue<'a>> {
     let variable = env.as_array()?.iter().find(|variable| variable["name"] == name)?;
-    Some(variable["value"].as_str().unwrap_or_default())
+    Some(variable["value"].as_str().map_or(EnvValue::Reference, EnvValue::Literal))
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, PodTemplateSpe
 use kube_core::ResourceExt;
 use serde::Deserialize;
 
-use super::env_vars::{EnvVars, head_env_value};
+use super::env_vars::{EnvValue, EnvVars, head_env_value};
 use super::field_error::FieldError;
 use sluice_api::ray::options::{GcsFaultToleranceOptions, RedisCredential, StringMap};
 use sluice_api::ray::{RayCluster, names};
@@ -114,7 +114,7 @@ pub(super) fn configure_worker(cluster: &RayCluster, ray: &mut Container) {
 /// does in the pod), then the options, then the annotation; the default is the cluster's uid.
 pub(super) fn storage_namespace(cluster: &RayCluster) -> String {
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
-    let from_env = head_env_value(cluster, NAMESPACE_VARIABLE).map(str::to_owned);
+    let from_env = head_env_value(cluster, NAMESPACE_VARIABLE).and_then(EnvValue::literal).map(str::to_owned);
     let from_options = || options.and_then(|options| options.external_storage_namespace.clone());
     let from_annotation = || cluster.annotations().get(names::STORAGE_NAMESPACE_ANNOTATION).cloned();
     let is_set = |name: &String| !name.is_empty();
@@ -140,8 +140,8 @@ pub fn may_share_storage(one: &RayCluster, other: &RayCluster) -> bool {
 fn redis_address(cluster: &RayCluster) -> Option<String> {
     let options = cluster.spec.gcs_fault_tolerance_options.as_ref();
     let from_options = options.and_then(|options| options.redis_address.as_deref());
-    let address =
-        from_options.or_else(|| head_env_value(cluster, ADDRESS_VARIABLE)).filter(|address| !address.is_empty())?;
+    let from_env = || head_env_value(cluster, ADDRESS_VARIABLE).and_then(EnvValue::literal);
+    let address = from_options.or_else(from_env).filter(|address| !address.is_empty())?;
     let first = address.split(',').next().unwrap_or_default().trim().to_lowercase();
     let host_port = first.split_once("://").map_or(first.as_str(), |(_, rest)| rest).trim_end_matches('/');
     let host_port = host_port.rsplit_once('@').map_or(host_port, |(_, rest)| rest);

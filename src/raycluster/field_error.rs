@@ -10,6 +10,16 @@ pub struct FieldError {
     pub message: String,
 }
 
+/// Error of decoding a field of free form.
+#[derive(Debug, thiserror::Error)]
+#[error("{field} can't be parsed: {source}")]
+pub(super) struct UnparsableField {
+    /// Path of the field.
+    pub(super) field: &'static str,
+    /// Cause.
+    pub(super) source: serde_json::Error,
+}
+
 impl FieldError {
     pub(super) fn new(field: impl Into<String>, message: impl ToString) -> Self {
         Self { field: field.into(), message: message.to_string() }

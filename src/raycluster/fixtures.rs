@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 
 use super::auth::TokenSecret;
 use super::autoscaler_rbac::AutoscalerRbac;
+use super::revision::RevisionName;
 use super::{ClusterContext, Grant, PodPolicy, PodSetInfo, plan};
 use sluice_api::condition;
+use sluice_api::pod;
 use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
 use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
 
@@ -137,7 +139,7 @@ impl TestCluster {
             redis_cleanup_job: None,
             shares_storage_with: None,
             pod_policy: PodPolicy::Reconcile,
-            revision: None,
+            revision: RevisionName::Initial,
             grant: self.grant.clone(),
             pod_set_infos: self.pod_set_infos.clone(),
             covering_slice: self.covering_slice.clone(),
@@ -187,7 +189,7 @@ impl TestCluster {
 
     /// Returns the number of gated pods.
     pub(crate) fn gated_pods(&self) -> usize {
-        self.pods.values().filter(|pod| super::pods::is_gated(pod)).count()
+        self.pods.values().filter(|pod| pod::is_gated(pod)).count()
     }
 
     /// Removes the terminating pods.

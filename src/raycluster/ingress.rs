@@ -12,6 +12,7 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::ResourceExt;
 
+use super::field_error::UnparsableField;
 use super::groups::RayNodeType;
 use super::pod_builder::owner_reference;
 use super::services::{DASHBOARD_PORT, head_ports};
@@ -31,7 +32,9 @@ pub(super) fn plan(view: &ClusterContext<'_>, plan: &mut Plan) {
     let is_owned = |existing: &Ingress| existing.owner_references().contains(&owner_reference(cluster));
     let desired = match enabled.then(|| ingress(cluster)).transpose() {
         Ok(desired) => desired,
-        Err(problem) => return plan.events.push(EventRecord::warning(cluster, "FailedToCreateIngress", problem)),
+        Err(problem) => {
+            return plan.events.push(EventRecord::warning(cluster, "FailedToCreateIngress", problem.to_string()));
+        }
     };
     match (view.ingress, desired) {
         (None, Some(desired)) => {
@@ -53,7 +56,7 @@ pub(super) fn plan(view: &ClusterContext<'_>, plan: &mut Plan) {
             plan.events.push(EventRecord::warning(cluster, "FailedToCreateIngress", text));
         }
         (Some(existing), None) if is_owned(existing) && existing.metadata.deletion_timestamp.is_none() => {
-            plan.write(Write::delete(existing, false));
+            plan.write(Write::delete(existing));
             record_event(cluster, "DeletedIngress", "Deleted", plan);
         }
         (_, None) => {}
@@ -65,13 +68,13 @@ fn record_event(cluster: &RayCluster, reason: &str, done: &str, plan: &mut Plan)
     plan.events.push(EventRecord::normal(cluster, reason, text));
 }
 
-fn ingress(cluster: &RayCluster) -> Result<Ingress, String> {
+fn ingress(cluster: &RayCluster) -> Result<Ingress, UnparsableField> {
     let options = cluster.spec.head_group_spec.ingress_options.clone().unwrap_or_default();
     let tls: Option<Vec<IngressTLS>> = options
         .tls
         .map(serde_json::from_value)
         .transpose()
-        .map_err(|error| format!("spec.headGroupSpec.ingressOptions.tls can't be parsed: {error}"))?;
+        .map_err(|source| UnparsableField { field: "spec.headGroupSpec.ingressOptions.tls", source })?;
     let annotations = cluster.annotations();
     let port = head_ports(cluster).get("dashboard").copied().unwrap_or(DASHBOARD_PORT);
     let service = IngressServiceBackend {

@@ -48,6 +48,7 @@ use autoscaler_rbac::AutoscalerRbac;
 use scale::{GroupState, ScaleDecision};
 use sluice_api::condition;
 use sluice_api::kueue::{names as kueue_names, scheduling_gate};
+use sluice_api::pod;
 use sluice_api::ray::{RayCluster, is_managed_elsewhere, names as ray_names};
 use sluice_plan::{EventRecord, ObjectRef, Plan, Write};
 use suspend::SuspendState;
@@ -237,8 +238,8 @@ fn plan_pods(
 
 /// Deletes all of `pods` that are not terminating, and records one Event with `reason`.
 fn delete_all_pods(cluster: &RayCluster, pods: &[&Pod], reason: &str, plan: &mut Plan) {
-    let live: Vec<_> = pods.iter().filter(|pod| !pods::is_terminating(pod)).collect();
-    plan.writes.extend(live.iter().map(|pod| Write::delete(**pod, false)));
+    let live: Vec<_> = pods.iter().filter(|pod| !pod::is_terminating(pod)).collect();
+    plan.writes.extend(live.iter().map(|pod| Write::delete(**pod)));
     if !live.is_empty() {
         let text =
             format!("Deleted Pods for RayCluster {} due to {reason}", namespaced_name(cluster, &cluster.name_any()));
@@ -250,11 +251,11 @@ fn delete_all_pods(cluster: &RayCluster, pods: &[&Pod], reason: &str, plan: &mut
 /// it.
 fn reconcile_groups(view: &ClusterContext<'_>, pods: &[&Pod], groups: &[PodGroup], plan: &mut Plan) {
     let cluster = view.cluster;
-    let mut by_group: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
+    let mut by_group: BTreeMap<Option<&str>, Vec<&Pod>> = BTreeMap::new();
     for pod in pods {
         by_group.entry(pods::group_name(pod)).or_default().push(pod);
     }
-    let has_head = by_group.contains_key(ray_names::HEAD_GROUP);
+    let has_head = by_group.contains_key(&Some(ray_names::HEAD_GROUP));
     if !has_head && head_restart_disabled(cluster) {
         return;
     }
@@ -263,10 +264,10 @@ fn reconcile_groups(view: &ClusterContext<'_>, pods: &[&Pod], groups: &[PodGroup
     let is_prepared = !autoscaler_rbac::awaits_service_account(view)
         && !redis_cleanup::awaits_finalizer(cluster)
         && view.token_secret != auth::TokenSecret::OwnedByPredecessor;
-    let makes_pods = has_head || view.grant.pods_in_group(ray_names::HEAD_GROUP) > 0 && is_prepared;
+    let creates_pods = has_head || view.grant.pods_in_group(ray_names::HEAD_GROUP) > 0 && is_prepared;
     let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.name_any()).collect();
     for group in groups {
-        let pods = by_group.remove(group.name.as_str()).unwrap_or_default();
+        let pods = by_group.remove(&Some(group.name.as_str())).unwrap_or_default();
         if group.node_type() == RayNodeType::Head && pods.len() > 1 {
             let heads: Vec<_> = pods.iter().map(|pod| pod.name_any()).collect();
             let text = format!("found {} head Pods, want 1: {}; delete all but one", heads.len(), heads.join(", "));
@@ -274,10 +275,10 @@ fn reconcile_groups(view: &ClusterContext<'_>, pods: &[&Pod], groups: &[PodGroup
             continue;
         }
         let mut change = scale::decide(&group_state(view, group, pods, &names));
-        change.create.retain(|_| makes_pods);
+        change.create.retain(|_| creates_pods);
         apply_decision(view, group, change, plan);
     }
-    for pod in by_group.into_values().flatten().filter(|pod| !pods::is_terminating(pod)) {
+    for pod in by_group.into_values().flatten().filter(|pod| !pod::is_terminating(pod)) {
         delete_pod(cluster, RayNodeType::Worker, pod, "its worker group is no longer in the spec", plan);
     }
 }
@@ -295,7 +296,12 @@ fn group_state<'a>(
         cluster: view.cluster,
         group,
         pods,
-        expected_pods: view.expected_pods.iter().copied().filter(|pod| pods::group_name(pod) == group.name).collect(),
+        expected_pods: view
+            .expected_pods
+            .iter()
+            .copied()
+            .filter(|pod| pods::group_name(pod) == Some(group.name.as_str()))
+            .collect(),
         pod_names: names,
         workers_to_delete: strategy.map_or(&[], |strategy| &strategy.workers_to_delete),
         granted: view.grant.pods_in_group(&group.name),
@@ -323,7 +329,11 @@ fn apply_decision(view: &ClusterContext<'_>, group: &PodGroup, change: ScaleDeci
     for new in change.create {
         let mut pod = pod_builder::build_pod(cluster, group, new.index, new.attempt);
         revision::label_revision(&mut pod, &view.revision);
-        scheduling_gate::set_gated(pod.spec.get_or_insert_default(), new.gated);
+        if new.gated {
+            scheduling_gate::add(pod.spec.get_or_insert_default());
+        } else {
+            scheduling_gate::remove(pod.spec.get_or_insert_default());
+        }
         if let Some(mark) = view.pod_set_infos.get(&group.name) {
             mark.apply_to(&mut pod, new.gated);
         }
@@ -348,7 +358,7 @@ fn apply_decision(view: &ClusterContext<'_>, group: &PodGroup, change: ScaleDeci
 }
 
 fn delete_pod(cluster: &RayCluster, role: RayNodeType, pod: &Pod, reason: &str, plan: &mut Plan) {
-    plan.write(Write::delete(pod, false));
+    plan.write(Write::delete(pod));
     let event = match role {
         RayNodeType::Head => "DeletedHeadPod",
         RayNodeType::Worker => "DeletedWorkerPod",

@@ -5,7 +5,7 @@ use kube_core::ResourceExt;
 
 use super::ClusterContext;
 use super::groups::RayNodeType;
-use sluice_api::kueue::scheduling_gate;
+use sluice_api::pod;
 use sluice_api::ray::names;
 
 /// Returns the pods that the cluster controls, sorted by name. A pod of an earlier cluster of the
@@ -29,12 +29,12 @@ pub(super) fn node_type(pod: &Pod) -> Option<RayNodeType> {
     }
 }
 
-/// Returns the group of a pod: `headgroup` for a head, else the group label (empty if it is
-/// missing).
-pub(super) fn group_name(pod: &Pod) -> &str {
+/// Returns the group of a pod: `headgroup` for a head, else the group label; `None` if it is
+/// missing.
+pub(super) fn group_name(pod: &Pod) -> Option<&str> {
     match node_type(pod) {
-        Some(RayNodeType::Head) => names::HEAD_GROUP,
-        _ => pod.labels().get(names::GROUP_LABEL).map_or("", String::as_str),
+        Some(RayNodeType::Head) => Some(names::HEAD_GROUP),
+        _ => pod.labels().get(names::GROUP_LABEL).map(String::as_str),
     }
 }
 
@@ -43,45 +43,24 @@ pub(super) fn index_label(pod: &Pod, label: &str) -> Option<u32> {
     pod.labels().get(label)?.parse().ok()
 }
 
-/// Reports whether the pod is terminating.
-pub(super) fn is_terminating(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some()
-}
-
-/// Reports whether the pod has the scheduling gate that is removed once its quota is admitted.
-pub(super) fn is_gated(pod: &Pod) -> bool {
-    scheduling_gate::is_gated(pod)
-}
-
-/// Reports whether the pod has succeeded or failed, so that it no longer uses resources.
-pub(super) fn is_finished(pod: &Pod) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
-}
-
-/// Reports whether the pod's phase is `Running`.
-pub(super) fn is_running(pod: &Pod) -> bool {
-    phase(pod) == "Running"
-}
-
 /// Reports whether the pod is running and ready.
 pub(super) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    is_running(pod) && conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    pod::is_running(pod) && pod::is_ready(pod)
 }
 
 /// Returns why the pod will never run Ray again; `None` if it may (KubeRay 1.7 `shouldDeletePod`).
 pub(super) fn failure_reason(pod: &Pod) -> Option<String> {
-    if is_finished(pod) {
+    if let Some(phase) = pod::phase(pod).filter(|_| pod::is_finished(pod)) {
         let reason = pod.status.as_ref().and_then(|status| status.reason.as_deref());
         return Some(match reason {
-            Some(reason) => format!("its phase is {} ({reason})", phase(pod)),
-            None => format!("its phase is {}", phase(pod)),
+            Some(reason) => format!("its phase is {phase} ({reason})"),
+            None => format!("its phase is {phase}"),
         });
     }
     let spec = pod.spec.as_ref()?;
     let ray = spec.containers.first()?;
     let ended = container_states(pod).find(|(name, _)| *name == ray.name)?.1.terminated.as_ref()?;
-    (is_running(pod) && spec.restart_policy.as_deref() == Some("Never"))
+    (pod::is_running(pod) && spec.restart_policy.as_deref() == Some("Never"))
         .then(|| format!("the Ray container exited with code {}, and restartPolicy is Never", ended.exit_code))
 }
 
@@ -89,8 +68,4 @@ pub(super) fn failure_reason(pod: &Pod) -> Option<String> {
 pub(super) fn container_states(pod: &Pod) -> impl Iterator<Item = (&str, &ContainerState)> {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     statuses.filter_map(|status| Some((status.name.as_str(), status.state.as_ref()?)))
-}
-
-fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }

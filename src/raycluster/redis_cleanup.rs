@@ -18,6 +18,7 @@ use kube_core::ResourceExt;
 use super::env_vars::EnvVars;
 use super::fault_tolerance::{self, storage_namespace};
 use super::{ClusterContext, names as naming, pod_builder, pods, template};
+use sluice_api::pod;
 use sluice_api::ray::{RayCluster, names};
 use sluice_plan::{EventRecord, Plan, Write};
 
@@ -72,7 +73,7 @@ pub(super) fn finalize(view: &ClusterContext<'_>, plan: &mut Plan) {
     let cluster = view.cluster;
     let (true, Some(deletion)) = (has_finalizer(cluster), &cluster.metadata.deletion_timestamp) else { return };
     let own = pods::owned_by(view);
-    plan.writes.extend(own.iter().filter(|pod| !pods::is_terminating(pod)).map(|pod| Write::delete(*pod, false)));
+    plan.writes.extend(own.iter().filter(|pod| !pod::is_terminating(pod)).map(|pod| Write::delete(*pod)));
     let deadline = deletion.0.checked_add(timeout(cluster)).unwrap_or(Timestamp::MAX);
     match cleanup_state(view, &own, deadline) {
         CleanupState::Finished(note) => {

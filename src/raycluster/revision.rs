@@ -25,8 +25,29 @@ use sluice_api::ray::options::RayClusterUpgradeType;
 use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
 use sluice_plan::{Plan, Write};
 
-/// Name of a revision; `None` is the first one.
-pub type RevisionName = Option<String>;
+/// Name of a revision of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum RevisionName {
+    /// The first revision: its pods have no revision label.
+    #[default]
+    Initial,
+    /// A later revision, named by the hash of the part of its spec that affects pods.
+    Named(String),
+}
+
+impl RevisionName {
+    fn from_labels(labels: &BTreeMap<String, String>) -> Self {
+        labels.get(names::REVISION_LABEL).map_or(Self::Initial, |name| Self::Named(name.clone()))
+    }
+
+    /// Returns the value of the revision label; `None` if there is no label.
+    fn label(&self) -> Option<&str> {
+        match self {
+            Self::Initial => None,
+            Self::Named(name) => Some(name),
+        }
+    }
+}
 
 /// Content of a stored revision: the spec, and the part of it that affects pods.
 #[derive(Debug)]
@@ -77,7 +98,7 @@ impl<'a> History<'a> {
     pub fn of(objects: impl IntoIterator<Item = (&'a ControllerRevision, &'a RevisionContent)>) -> Self {
         let named = objects.into_iter().map(|(object, content)| StoredRevision {
             object,
-            name: revision_name(object.labels()),
+            name: RevisionName::from_labels(object.labels()),
             content,
         });
         let mut kept: Vec<StoredRevision<'a>> = named.collect();
@@ -98,7 +119,7 @@ impl<'a> History<'a> {
         pods: impl IntoIterator<Item = &'p Pod>,
         with_quota: Option<RevisionName>,
     ) -> RevisionState {
-        let Some(newest) = self.revisions.last() else { return RevisionState::Current(None) };
+        let Some(newest) = self.revisions.last() else { return RevisionState::Current(RevisionName::Initial) };
         let mut pods = pods.into_iter().map(pod_revision).peekable();
         let has_none = pods.peek().is_none();
         let fallback = with_quota.filter(|name| has_none && self.spec_of(name).is_some());
@@ -136,7 +157,7 @@ impl<'a> History<'a> {
             |index: usize, name: &RevisionName| self.revisions[index + 1..].iter().any(|kept| kept.name == *name);
         for (index, kept) in older.iter().enumerate() {
             if newer(index, &kept.name) || (!in_use.is_empty() && !in_use.contains(&kept.name)) {
-                plan.write(Write::delete(kept.object, false));
+                plan.write(Write::delete(kept.object));
             }
         }
     }
@@ -145,7 +166,8 @@ impl<'a> History<'a> {
     /// revisions were deleted, existing pods count as created from the current spec.
     fn next_write(&self, cluster: &RayCluster, wanted: &PodAffectingSpec, in_use: &[RevisionName]) -> Option<Write> {
         let Some(newest) = self.revisions.last() else {
-            return Some(Write::create(&controller_revision(cluster, in_use.iter().flatten().next().cloned(), 1)));
+            let later = in_use.iter().find(|name| **name != RevisionName::Initial);
+            return Some(Write::create(&controller_revision(cluster, later.unwrap_or(&RevisionName::Initial), 1)));
         };
         let known = &newest.content.pod_affecting;
         let number = newest.object.revision + 1;
@@ -153,7 +175,7 @@ impl<'a> History<'a> {
             return None;
         }
         if known.differs_in_groups_only(wanted) {
-            return Some(Write::create(&controller_revision(cluster, newest.name.clone(), number)));
+            return Some(Write::create(&controller_revision(cluster, &newest.name, number)));
         }
         if !has_recreate_strategy(cluster) {
             return None;
@@ -164,7 +186,10 @@ impl<'a> History<'a> {
                 let renumbered = ControllerRevision { revision: number, ..earlier.object.clone() };
                 Write::patch(earlier.object, &renumbered)
             }
-            None => Some(Write::create(&controller_revision(cluster, Some(canonical_hash::hash(&wanted.0)), number))),
+            None => {
+                let name = RevisionName::Named(canonical_hash::hash(&wanted.0));
+                Some(Write::create(&controller_revision(cluster, &name, number)))
+            }
         }
     }
 }
@@ -177,34 +202,33 @@ pub fn has_recreate_strategy(cluster: &RayCluster) -> bool {
 
 /// Returns the revision that a pod was created from.
 pub fn pod_revision(pod: &Pod) -> RevisionName {
-    revision_name(pod.labels())
-}
-
-fn revision_name(labels: &BTreeMap<String, String>) -> RevisionName {
-    labels.get(names::REVISION_LABEL).cloned()
+    RevisionName::from_labels(pod.labels())
 }
 
 /// Sets the revision label of a new pod.
 pub(super) fn label_revision(pod: &mut Pod, revision: &RevisionName) {
-    if let Some(name) = revision {
-        pod.labels_mut().insert(names::REVISION_LABEL.to_owned(), name.clone());
+    if let Some(name) = revision.label() {
+        pod.labels_mut().insert(names::REVISION_LABEL.to_owned(), name.to_owned());
     }
 }
 
 /// Returns the id under which a revision of a cluster holds quota: `<cluster uid>@<revision>`, or
 /// just the uid for the first revision.
 pub fn member_uid(cluster_uid: &str, revision: &RevisionName) -> String {
-    revision.as_ref().map_or_else(|| cluster_uid.to_owned(), |name| format!("{cluster_uid}@{name}"))
+    revision.label().map_or_else(|| cluster_uid.to_owned(), |name| format!("{cluster_uid}@{name}"))
 }
 
 /// Splits an id returned by [`member_uid`] into cluster uid and revision.
 pub fn parse_member_uid(member: &str) -> (&str, RevisionName) {
-    member.split_once('@').map_or((member, None), |(uid, name)| (uid, Some(name.to_owned())))
+    match member.split_once('@') {
+        Some((uid, name)) => (uid, RevisionName::Named(name.to_owned())),
+        None => (member, RevisionName::Initial),
+    }
 }
 
-fn controller_revision(cluster: &RayCluster, name: RevisionName, number: i64) -> ControllerRevision {
+fn controller_revision(cluster: &RayCluster, name: &RevisionName, number: i64) -> ControllerRevision {
     let mut labels = BTreeMap::from([(names::CLUSTER_LABEL.to_owned(), cluster.name_any())]);
-    labels.extend(name.map(|name| (names::REVISION_LABEL.to_owned(), name)));
+    labels.extend(name.label().map(|name| (names::REVISION_LABEL.to_owned(), name.to_owned())));
     ControllerRevision {
         metadata: ObjectMeta {
             name: Some(naming::revision(cluster, number)),

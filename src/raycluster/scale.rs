@@ -15,6 +15,7 @@ use super::groups::PodGroup;
 use super::pod_builder::{self, PodIndex};
 use super::pods;
 use sluice_api::kueue::names::SCHEDULING_HASH_LABEL;
+use sluice_api::pod;
 use sluice_api::ray::{RayCluster, names};
 
 /// Maximum number of pods that one plan creates. The next plan follows once the first of them
@@ -84,7 +85,7 @@ struct Replica<'a> {
 
 impl<'a> Replica<'a> {
     fn is_terminating(&self) -> bool {
-        self.pods.iter().any(|pod| pods::is_terminating(pod))
+        self.pods.iter().any(|pod| pod::is_terminating(pod))
     }
 
     fn is_ready(&self) -> bool {
@@ -92,7 +93,7 @@ impl<'a> Replica<'a> {
     }
 
     fn is_gated(&self) -> bool {
-        self.pods.iter().any(|pod| pods::is_gated(pod))
+        self.pods.iter().any(|pod| pod::is_gated(pod))
     }
 
     fn has_all_hosts(&self, hosts: u32) -> bool {
@@ -198,7 +199,7 @@ fn deletion_reason(
 }
 
 fn delete_replica<'a>(change: &mut ScaleDecision<'a>, replica: &Replica<'a>, reason: &str) {
-    let live = replica.pods.iter().filter(|pod| !pods::is_terminating(pod));
+    let live = replica.pods.iter().filter(|pod| !pod::is_terminating(pod));
     change.delete.extend(live.map(|pod| (*pod, reason.to_owned())));
 }
 
@@ -212,8 +213,8 @@ fn pods_to_create(situation: &GroupState<'_>, replicas: &[Replica<'_>]) -> Vec<N
     let present = situation.pods.len() + requested.len() + unrepeated.len();
     // Pods of an earlier template use quota that is accounted under their own shape. Gated pods use
     // this grant too, since they are ungated before a new pod may run.
-    let uses_grant = |pod: &&&Pod| !pods::is_finished(pod) && !situation.has_earlier_template(pod);
-    let will_use_grant = |pod: &&&Pod| !pods::is_gated(pod) && !situation.has_earlier_template(pod);
+    let uses_grant = |pod: &&&Pod| !pod::is_finished(pod) && !situation.has_earlier_template(pod);
+    let will_use_grant = |pod: &&&Pod| !pod::is_gated(pod) && !situation.has_earlier_template(pod);
     let using = situation.pods.iter().filter(uses_grant).count() + unrepeated.iter().filter(will_use_grant).count();
     let mut free_quota = situation.granted.saturating_sub(count(using));
     let mut room = group.count.saturating_sub(count(present)).min(MAX_CREATES_PER_PLAN.max(group.hosts_per_replica));

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube_core::{Resource, ResourceExt};
 use serde::Deserialize;
 
+use super::field_error::UnparsableField;
 use super::groups::{PodGroup, RayNodeType};
 use super::pod_builder::owner_reference;
 use super::{ClusterContext, names as naming};
@@ -30,7 +31,9 @@ pub(super) fn plan(view: &ClusterContext<'_>, groups: &[PodGroup], plan: &mut Pl
         Some(existing) => plan.write(relax_selector(cluster, existing)),
         None => match head_service(cluster) {
             Ok(service) => create(cluster, &service, plan),
-            Err(problem) => plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem)),
+            Err(problem) => {
+                plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem.to_string()))
+            }
         },
     }
     let several_hosts = groups.iter().any(|group| group.hosts_per_replica > 1);
@@ -41,7 +44,9 @@ pub(super) fn plan(view: &ClusterContext<'_>, groups: &[PodGroup], plan: &mut Pl
     if serves && find_service(view, &naming::serve_service(cluster)).is_none() {
         match serve_service(cluster) {
             Ok(service) => create(cluster, &service, plan),
-            Err(problem) => plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem)),
+            Err(problem) => {
+                plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem.to_string()))
+            }
         }
     }
 }
@@ -122,13 +127,13 @@ pub fn serve_ports(cluster: &RayCluster) -> impl Iterator<Item = (String, i32)> 
     head_ports(cluster).into_iter().filter(|(name, _)| name == "serve" || name.starts_with("serve-"))
 }
 
-fn head_service(cluster: &RayCluster) -> Result<Service, String> {
+fn head_service(cluster: &RayCluster) -> Result<Service, UnparsableField> {
     let group = &cluster.spec.head_group_spec;
     let user_provided = group.head_service.clone();
     let is_user_provided = user_provided.is_some();
     let mut service: Service = user_provided
         .map_or_else(|| Ok(Service::default()), serde_json::from_value)
-        .map_err(|error| format!("spec.headGroupSpec.headService can't be parsed: {error}"))?;
+        .map_err(|source| UnparsableField { field: "spec.headGroupSpec.headService", source })?;
     let mut labels = service.metadata.labels.take().unwrap_or_default();
     labels.extend(head_labels(cluster));
     let mut annotations = service.metadata.annotations.take().unwrap_or_default();
@@ -164,16 +169,21 @@ fn service_port(name: String, port: i32) -> ServicePort {
     ServicePort { name: Some(name), port, app_protocol: Some("tcp".to_owned()), ..ServicePort::default() }
 }
 
-fn serve_service(cluster: &RayCluster) -> Result<Service, String> {
+/// Error for a serve Service that would have no port.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "annotation {} is true, but spec.headGroupSpec.template.spec.containers[0].ports has no port named serve or serve-*; \
+     add one",
+    names::SERVE_SERVICE_ANNOTATION
+)]
+struct NoServePort;
+
+fn serve_service(cluster: &RayCluster) -> Result<Service, NoServePort> {
     let ports: Vec<ServicePort> = serve_ports(cluster)
         .map(|(name, port)| ServicePort { name: Some(name), port, ..ServicePort::default() })
         .collect();
     if ports.is_empty() {
-        return Err(format!(
-            "annotation {} is true, but spec.headGroupSpec.template.spec.containers[0].ports has no port named serve \
-             or serve-*; add one",
-            names::SERVE_SERVICE_ANNOTATION
-        ));
+        return Err(NoServePort);
     }
     let name = cluster.name_any();
     Ok(Service {

@@ -13,6 +13,7 @@ use super::groups::{self, PodGroup, RayNodeType};
 use super::suspend::SuspendState;
 use super::{ClusterContext, names as naming, pods, services, start_command, unsupported};
 use sluice_api::condition::{self, ConditionUpdate};
+use sluice_api::pod;
 use sluice_api::quantity::{Amount, Quantity};
 use sluice_api::ray::options::StringMap;
 use sluice_api::ray::{HeadInfo, RayClusterStatus, names};
@@ -78,7 +79,7 @@ fn head<'a>(facts: &StatusContext<'a>) -> Option<&'a Pod> {
 fn set_replica_counts(facts: &StatusContext<'_>, status: &mut RayClusterStatus) {
     let workers = || facts.pods.iter().filter(|pod| pods::node_type(pod) == Some(RayNodeType::Worker));
     status.ready_worker_replicas = number(workers().filter(|pod| pods::is_ready(pod)).count());
-    status.available_worker_replicas = number(workers().filter(|pod| pods::is_running(pod)).count());
+    status.available_worker_replicas = number(workers().filter(|pod| pod::is_running(pod)).count());
     let specs = facts.view.cluster.spec.worker_group_specs.iter();
     let (mut wanted, mut least, mut most) = (0_u32, 0_u32, 0_u32);
     for group in specs.filter(|group| group.suspend != Some(true)) {
@@ -122,8 +123,7 @@ fn quantity(resource: &str, amount: Amount) -> Option<Quantity> {
 fn all_ready(facts: &StatusContext<'_>) -> bool {
     let Ok(groups) = facts.groups else { return false };
     let wanted = groups.iter().fold(0_u32, |sum, group| sum.saturating_add(group.count));
-    facts.pods.len() == wanted as usize
-        && facts.pods.iter().all(|pod| pods::is_ready(pod) && !pods::is_terminating(pod))
+    facts.pods.len() == wanted as usize && facts.pods.iter().all(|pod| pods::is_ready(pod) && !pod::is_terminating(pod))
 }
 
 /// Returns the reachable ports of the head Service by name.
@@ -166,8 +166,8 @@ fn set_conditions(facts: &StatusContext<'_>, conditions: &mut Vec<Condition>) {
         let verdict = ConditionUpdate { type_, status, reason: reason.to_owned(), message, observed_generation };
         condition::set(conditions, *now, verdict);
     };
-    let (ready, reason, message) = head_readiness(head(facts));
-    set(names::HEAD_POD_READY, ready, &reason, message);
+    let HeadReadiness { is_ready, reason, message } = head_readiness(head(facts));
+    set(names::HEAD_POD_READY, is_ready, &reason, message);
     let (suspending, suspended) = facts.suspend_state.condition_statuses();
     let was_provisioned = cluster
         .status
@@ -228,15 +228,21 @@ fn provisioning_progress(facts: &StatusContext<'_>) -> String {
     if granted < wanted { format!("{text}; quota is admitted for {granted} of them") } else { text }
 }
 
-/// Returns status, reason and message of the condition `HeadPodReady`.
-fn head_readiness(head: Option<&Pod>) -> (bool, String, String) {
-    let Some(head) = head else {
-        return (false, "HeadPodNotFound".to_owned(), "Head Pod not found".to_owned());
+/// Content of the condition `HeadPodReady`.
+struct HeadReadiness {
+    is_ready: bool,
+    reason: String,
+    message: String,
+}
+
+fn head_readiness(head: Option<&Pod>) -> HeadReadiness {
+    let not_ready = |reason: &str, message: &str| HeadReadiness {
+        is_ready: false,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
     };
-    let conditions = head.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let Some(ready) = conditions.into_iter().find(|condition| condition.type_ == "Ready") else {
-        return (false, "Unknown".to_owned(), String::new());
-    };
+    let Some(head) = head else { return not_ready("HeadPodNotFound", "Head Pod not found") };
+    let Some(ready) = pod::ready_condition(head) else { return not_ready("Unknown", "") };
     let is_ready = ready.status == "True";
     let ready_reason = ready.reason.clone().filter(|reason| !reason.is_empty());
     let mut message = ready.message.clone().unwrap_or_default();
@@ -252,7 +258,7 @@ fn head_readiness(head: Option<&Pod>) -> (bool, String, String) {
         };
         reason = container_reason;
     }
-    (is_ready, reason, message)
+    HeadReadiness { is_ready, reason, message }
 }
 
 /// Returns name, reason and message of a container that is waiting or terminated; `None` if it is

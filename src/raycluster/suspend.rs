@@ -5,8 +5,6 @@
 //! all pods are deleted, even if the spec is changed back, so that no partly deleted cluster
 //! remains.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-
 use sluice_api::condition;
 use sluice_api::ray::{RayCluster, names};
 
@@ -28,7 +26,7 @@ pub(super) enum SuspendState {
 impl SuspendState {
     /// Returns the state of a cluster, from its spec, conditions and pods.
     pub(super) fn of(cluster: &RayCluster, has_pods: bool) -> Self {
-        let conditions = conditions(cluster);
+        let conditions = cluster.conditions();
         let requested = cluster.spec.suspend == Some(true);
         if condition::is_true(conditions, names::CLUSTER_SUSPENDING) {
             return if has_pods { Self::Suspending } else { Self::Suspended };
@@ -51,10 +49,6 @@ impl SuspendState {
             Self::Suspended => (false, true),
         }
     }
-}
-
-fn conditions(cluster: &RayCluster) -> &[Condition] {
-    cluster.status.as_ref().map_or(&[], |status| &status.conditions)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::auth;
 use super::autoscaler::Autoscaler;
-use super::env_vars::{env_value, head_env_value};
+use super::env_vars::{EnvValue, env_value, head_env_value};
 use super::fault_tolerance::{
     self, ADDRESS_VARIABLE, PASSWORD_FLAG, PASSWORD_VARIABLE, USERNAME_FLAG, USERNAME_VARIABLE,
 };
@@ -288,7 +288,7 @@ fn validate_template(field: &str, template: &PodTemplateSpec, problems: &mut Vec
 }
 
 fn env_selects_v2(cluster: &RayCluster) -> bool {
-    matches!(head_env_value(cluster, AUTOSCALER_VARIABLE), Some("1" | "true"))
+    matches!(head_env_value(cluster, AUTOSCALER_VARIABLE), Some(EnvValue::Literal("1" | "true")))
 }
 
 /// Reports whether `key` is a valid label key: an optional DNS name with a slash, and a name.

@@ -29,7 +29,7 @@ pub(super) fn apply_admission_timeout(
     let is_upgrade =
         matches!(action, UpgradeAction::Create | UpgradeAction::UsePending(_) | UpgradeAction::UpdatePending(_));
     if has_active && is_upgrade && given_up == Some(wanted) {
-        UpgradeAction::Block(BlockReason::AdmissionTimedOut, None)
+        UpgradeAction::Block { reason: BlockReason::AdmissionTimedOut, pending: None }
     } else {
         action
     }
@@ -69,13 +69,13 @@ fn pending_without_quota<'s>(context: &'s ServiceContext<'_>) -> Option<(&'s Ser
         .pending_cluster()
         .filter(|_| matches!(context.action, UpgradeAction::UsePending(_) | UpgradeAction::UpdatePending(_)))?;
     let is_active_running = context.clusters.active.as_ref().is_some_and(|active| !active.is_suspended());
-    let conditions = child.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = child.cluster.conditions();
     let is_stopping = child.head_pod.is_some() || condition::is_true(conditions, names::CLUSTER_SUSPENDING);
     if !context.observed.is_queued || !is_active_running || !child.is_suspended() || is_stopping {
         return None;
     }
     // A cluster that lost its quota waits since it was suspended.
-    let suspended = condition::get(conditions, names::CLUSTER_SUSPENDED).filter(|found| found.status == "True");
+    let suspended = condition::get_true(conditions, names::CLUSTER_SUSPENDED);
     let created = child.cluster.creation_timestamp()?.0;
     Some((child, suspended.map_or(created, |suspended| created.max(suspended.last_transition_time.0))))
 }
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
 
-    const TIMED_OUT: UpgradeAction = UpgradeAction::Block(BlockReason::AdmissionTimedOut, None);
+    const TIMED_OUT: UpgradeAction = UpgradeAction::Block { reason: BlockReason::AdmissionTimedOut, pending: None };
 
     #[rstest]
     #[case::timed_out_cluster_is_not_recreated(UpgradeAction::Create, Some("new"), true, TIMED_OUT)]

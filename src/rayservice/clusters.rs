@@ -10,6 +10,7 @@ use super::spec_hash::{self, SpecMatch};
 use super::upgrade::{ClusterRole, StandbyCluster};
 use super::{ObservedService, incremental, services};
 use sluice_api::condition;
+use sluice_api::pod;
 use sluice_api::ray::{RayCluster, RayClusterSpec, RayService, RayServiceStatus, names};
 use sluice_plan::ServeStatus;
 
@@ -97,7 +98,7 @@ impl<'a> ServiceCluster<'a> {
         let is_head_of_cluster = |pod: &&Pod| {
             let controlled =
                 pod.owner_references().iter().any(|owner| Some(&owner.uid) == cluster.metadata.uid.as_ref());
-            controlled && pod.metadata.deletion_timestamp.is_none()
+            controlled && !pod::is_terminating(pod)
         };
         let serve = observed.serve_observations.get(&cluster.name_any()).copied();
         Self {
@@ -154,7 +155,7 @@ impl<'a> ServiceCluster<'a> {
     /// ready.
     pub(super) fn head_ready_since(&self) -> Option<Timestamp> {
         let conditions = self.cluster.status.as_ref()?.conditions.as_slice();
-        let ready = condition::get(conditions, names::HEAD_POD_READY).filter(|ready| ready.status == "True")?;
+        let ready = condition::get_true(conditions, names::HEAD_POD_READY)?;
         Some(ready.last_transition_time.0)
     }
 
@@ -191,19 +192,8 @@ impl<'a> ServiceCluster<'a> {
     pub(super) fn has_serving_pods(&self) -> bool {
         let workers = self.cluster.status.as_ref().and_then(|status| status.ready_worker_replicas).unwrap_or(0);
         let head_serves = self.head_pod.is_some_and(|head| {
-            head.labels().get(names::SERVE_LABEL).is_some_and(|serves| serves == "true") && is_pod_ready(head)
+            head.labels().get(names::SERVE_LABEL).is_some_and(|serves| serves == "true") && pod::is_ready(head)
         });
         workers > 0 || head_serves
     }
-}
-
-/// Returns true if the pod is terminating.
-pub(super) fn is_pod_terminating(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some()
-}
-
-/// Returns true if the pod's Ready condition is True.
-pub(super) fn is_pod_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -7,7 +7,8 @@ use kube_core::ResourceExt;
 use super::incremental::options::IncrementalOptions;
 use super::{initializing_timeout, ray_clusters, services, spec_hash};
 use sluice_api::ray::{
-    RayCluster, RayService, UpgradeType, admission_annotations, incremental_annotations, names, routing_annotations,
+    AnnotationError, RayCluster, RayService, UpgradeType, admission_annotations, incremental_annotations, names,
+    routing_annotations,
 };
 use sluice_plan::ServeConfig;
 use sluice_raycluster::{self as raycluster, FieldError};
@@ -85,11 +86,11 @@ pub(super) fn unsupported_fields(service: &RayService) -> Vec<String> {
     let cluster_fields =
         raycluster::unsupported::unsupported_fields(&ray_clusters::build_cluster(service, DRAFT_CLUSTER_NAME));
     let cluster_fields = cluster_fields.iter().map(|field| service_field_path(field));
-    invalid_annotations(service).chain(cluster_fields).collect()
+    invalid_annotations(service).map(|error| error.to_string()).chain(cluster_fields).collect()
 }
 
-/// Returns a message for each invalid annotation, with the allowed values.
-pub(super) fn invalid_annotations(service: &RayService) -> impl Iterator<Item = String> {
+/// Returns the error of each invalid annotation.
+pub(super) fn invalid_annotations(service: &RayService) -> impl Iterator<Item = AnnotationError> {
     let meta = &service.metadata;
     let upgrade_errors = admission_annotations::invalid_annotations(meta)
         .into_iter()

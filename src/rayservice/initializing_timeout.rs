@@ -17,19 +17,24 @@ use sluice_api::ray::names::INITIALIZING_TIMEOUT_ANNOTATION;
 use sluice_api::{condition, duration};
 use sluice_plan::{EventRecord, Plan};
 
+/// Error in the value of the annotation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{value:?} is not a positive duration such as 30m or 1h30m, nor a positive number of seconds")]
+pub(super) struct InvalidTimeout {
+    value: String,
+}
+
 /// Returns the configured timeout; None if there is none.
 ///
 /// # Errors
-/// Returns a message if the annotation is not a positive duration or number of seconds.
-pub(super) fn initializing_timeout(service: &RayService) -> Result<Option<SignedDuration>, String> {
+/// If the annotation is not a positive duration or number of seconds.
+pub(super) fn initializing_timeout(service: &RayService) -> Result<Option<SignedDuration>, InvalidTimeout> {
     let Some(text) = service.annotations().get(INITIALIZING_TIMEOUT_ANNOTATION).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
     let seconds = || text.parse().ok().map(SignedDuration::from_secs);
     let limit = duration::parse(text).or_else(seconds).filter(SignedDuration::is_positive);
-    limit.map(Some).ok_or_else(|| {
-        format!("{text:?} is not a positive duration such as 30m or 1h30m, nor a positive number of seconds")
-    })
+    limit.map(Some).ok_or_else(|| InvalidTimeout { value: text.clone() })
 }
 
 /// Returns when initialization times out; None if there is no timeout, the RayService is not
@@ -37,14 +42,14 @@ pub(super) fn initializing_timeout(service: &RayService) -> Result<Option<Signed
 pub(super) fn timeout_at(observed: &ObservedService<'_>) -> Option<Timestamp> {
     let service = observed.service;
     let limit = initializing_timeout(service).ok()??;
-    let conditions = conditions(service);
-    let ready = condition::get(conditions, status::READY).filter(|ready| ready.status == "False")?;
+    let conditions = service.conditions();
+    let ready = condition::get_false(conditions, status::READY)?;
     if ready.reason != status::INITIALIZING {
         return None;
     }
     let since = |found: &Condition| found.last_transition_time.0;
     let resumed = condition::get(conditions, status::SUSPENDED).map(since);
-    let admitted = condition::get(conditions, ADMITTED).filter(|admitted| admitted.status == "True").map(since);
+    let admitted = condition::get_true(conditions, ADMITTED).map(since);
     if observed.is_queued && admitted.is_none() {
         return None;
     }
@@ -54,8 +59,8 @@ pub(super) fn timeout_at(observed: &ObservedService<'_>) -> Option<Timestamp> {
 
 /// Returns true if initialization has timed out: the RayService needs no RayClusters.
 pub fn has_timed_out(service: &RayService) -> bool {
-    let ready = condition::get(conditions(service), status::READY);
-    ready.is_some_and(|ready| ready.status == "False" && ready.reason == status::TIMED_OUT)
+    let ready = condition::get_false(service.conditions(), status::READY);
+    ready.is_some_and(|ready| ready.reason == status::TIMED_OUT)
 }
 
 /// Records the timeout if it is due and returns true; otherwise schedules the next check and
@@ -80,8 +85,4 @@ pub(super) fn plan_timed_out(observed: &ObservedService<'_>) -> Plan {
     ray_clusters::delete_all_clusters(observed.service, &observed.clusters, &mut plan);
     plan.write(status::timed_out_status_write(observed));
     plan
-}
-
-fn conditions(service: &RayService) -> &[Condition] {
-    service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default()
 }

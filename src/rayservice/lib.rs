@@ -112,7 +112,9 @@ impl<'a> ServiceContext<'a> {
                 let action = upgrade_failure::apply_failure(action, has_failed, active.is_some());
                 incremental::roll_back_if_needed(observed, family.active.as_ref(), &family.inactive, action)
             }
-            Err(_) => UpgradeAction::Block(BlockReason::InvalidSpec, upgrade::current_pending(&rivals)),
+            Err(_) => {
+                UpgradeAction::Block { reason: BlockReason::InvalidSpec, pending: upgrade::current_pending(&rivals) }
+            }
         };
         let transition = Rollout::from_observed(observed, family.active.as_ref(), &family.inactive, action);
         Self { observed, phase, clusters: family, desired, action, rollout: transition }
@@ -210,7 +212,7 @@ fn plan_deletion(observed: &ObservedService<'_>) -> Plan {
 /// status does not report yet.
 fn record_events(context: &ServiceContext<'_>, plan: &mut Plan) {
     let service = context.observed.service;
-    let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = service.conditions();
     if let Err(problems) = context.desired {
         let text = status::join_errors(problems);
         let is_reported =
@@ -219,14 +221,15 @@ fn record_events(context: &ServiceContext<'_>, plan: &mut Plan) {
             plan.events.push(EventRecord::warning(service, "InvalidRayServiceSpec", text));
         }
     }
-    if let (UpgradeAction::Block(BlockReason::UpgradesDisabled, _), false) =
+    if let (UpgradeAction::Block { reason: BlockReason::UpgradesDisabled, .. }, false) =
         (context.action, condition::is_true(conditions, status::UPGRADE_BLOCKED))
     {
         let text = "The spec requires a new RayCluster, but the upgrade strategy is None; \
              set spec.upgradeStrategy.type to NewCluster to upgrade";
         plan.events.push(EventRecord::warning(service, "UpgradeBlocked", text));
     }
-    for text in desired::invalid_annotations(service) {
+    for error in desired::invalid_annotations(service) {
+        let text = error.to_string();
         let reported = condition::get(conditions, condition::UNSUPPORTED);
         if !reported.is_some_and(|reported| reported.message.contains(&text)) {
             plan.events.push(EventRecord::warning(service, "InvalidAnnotation", text));

@@ -22,7 +22,7 @@ use sluice_plan::{EventRecord, ObjectRef, Plan, Write};
 /// seconds
 /// (KubeRay 1.7 `ray-operator/controllers/ray/rayservice_controller.go`).
 const DEFAULT_DELETION_DELAY_SECONDS: i32 = 60;
-/// Characters of name suffixes: no vowels and no look-alikes, so that suffixes spell no words and
+/// Characters of name suffixes: no vowels and no similar ones, so that suffixes spell no words and
 /// are not misread.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
@@ -220,7 +220,7 @@ fn delete_cluster(service: &RayService, cluster: &RayCluster, plan: &mut Plan) {
     plan.events.push(EventRecord::normal(service, "DeletedRayCluster", text));
     let serve_service = ObjectRef::named::<Service>(service.namespace(), services::serve_service_name(service));
     let route = ObjectRef::named::<HTTPRoute>(service.namespace(), route_name(service));
-    plan.write(Write::delete(cluster, true).blocked_while_in_flight([serve_service, route]));
+    plan.write(Write::delete_in_foreground(cluster).blocked_while_in_flight([serve_service, route]));
 }
 
 /// Returns true if the previously active cluster does not have a deletion time yet. The status must

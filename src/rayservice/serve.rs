@@ -7,6 +7,7 @@ use kube_core::ResourceExt;
 use super::clusters::ServiceCluster;
 use super::incremental::{self, TargetCapacity};
 use super::ray_clusters::namespaced_name;
+use super::serve_observation::QueryPace;
 use super::spec_hash::SpecMatch;
 use super::upgrade::{BlockReason, UpgradeAction};
 use super::{ServiceContext, serve_config_history, status};
@@ -31,7 +32,9 @@ fn config_of_active<'a>(context: &'a ServiceContext<'_>, active: &ServiceCluster
     let config = &context.desired.as_ref().ok()?.serve_config;
     let is_sole_target = matches!(
         context.action,
-        UpgradeAction::Keep | UpgradeAction::UpdateActive | UpgradeAction::Block(BlockReason::UpgradesDisabled, _)
+        UpgradeAction::Keep
+            | UpgradeAction::UpdateActive
+            | UpgradeAction::Block { reason: BlockReason::UpgradesDisabled, .. }
     );
     let is_reverted = matches!(context.action, UpgradeAction::RollBack(_)) && matches_spec(context, active);
     (is_sole_target || is_reverted || active.applied_config_hash() == Some(config.hash())).then_some(config)
@@ -99,7 +102,8 @@ fn plan_calls(context: &ServiceContext<'_>, child: &ServiceCluster<'_>, config: 
         }
     }
     record_events(context, child, config, plan);
-    let at = child.serve.next_query_at(ready_since, child.head_uid(), context.rollout.is_some());
+    let pace = if context.rollout.is_some() { QueryPace::IncrementalUpgrade } else { QueryPace::Usual };
+    let at = child.serve.next_query_at(ready_since, child.head_uid(), pace);
     if at <= now {
         plan.serve_calls.push(serve_call(child, ServeRequest::Get));
         plan.wake_by(now.saturating_add(CALL_RETRY_DELAY).unwrap_or(now));
@@ -254,7 +258,7 @@ pub(super) fn not_serving_reason(
 /// Returns why the head pod is not ready according to the RayCluster's conditions; a failure to
 /// create the pod takes precedence.
 fn head_not_ready_reason(child: &ServiceCluster<'_>) -> String {
-    let conditions = child.cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let conditions = child.cluster.conditions();
     let create_failure = condition::get(conditions, names::REPLICA_FAILURE);
     let Some(condition) = create_failure.or_else(|| condition::get(conditions, names::HEAD_POD_READY)) else {
         return String::new();

@@ -56,7 +56,7 @@ pub(super) fn plan_storage(
     if annotated.is_some_and(|annotated| annotated == config.hash()) {
         let previous = stored_configs_of(context.observed, child).filter(|kept| kept.revision.name_any() != name);
         let deletable = previous.filter(|kept| kept.revision.metadata.deletion_timestamp.is_none());
-        plan.writes.extend(deletable.map(|kept| Write::delete(kept.revision, false)));
+        plan.writes.extend(deletable.map(|kept| Write::delete(kept.revision)));
     }
 }
 

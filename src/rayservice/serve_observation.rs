@@ -23,12 +23,21 @@ const REAPPLY_DELAY: SignedDuration = SignedDuration::from_secs(2);
 /// response must not take a head pod out of the serve Service.
 const FAILURES_UNTIL_UNHEALTHY: u32 = 2;
 
+/// Frequency of status queries while Serve runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueryPace {
+    /// The usual one.
+    Usual,
+    /// The higher one of an incremental upgrade, whose steps depend on the status.
+    IncrementalUpgrade,
+}
+
 /// Observed state of Serve on one RayCluster, accumulated from call results. It is lost on restart
 /// and then queried again; whatever must survive a restart is in annotations of the RayCluster.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServeObservation {
-    /// UID of the RayCluster.
-    uid: String,
+    /// UID of the RayCluster; `None` before the first query.
+    cluster_uid: Option<String>,
     /// Last status query; None if there was none.
     last_query: Option<StatusQuery>,
     /// Last status received.
@@ -74,7 +83,7 @@ impl ServeObservation {
     /// Returns the observation before any query.
     pub(super) const fn never_observed() -> Self {
         Self {
-            uid: String::new(),
+            cluster_uid: None,
             last_query: None,
             status: None,
             queries_until_running: 0,
@@ -87,8 +96,8 @@ impl ServeObservation {
     /// Records the result of a call. Observations of an earlier cluster of the same name are
     /// discarded.
     pub fn observe(&mut self, reply: ServeReply) {
-        if self.uid != reply.uid {
-            *self = Self { uid: reply.uid, ..Self::never_observed() };
+        if self.cluster_uid.as_ref() != Some(&reply.uid) {
+            *self = Self { cluster_uid: Some(reply.uid), ..Self::never_observed() };
         }
         match reply.answer {
             ServeAnswer::Status(answer) => self.observe_status(reply.called_at, reply.head_uid, answer),
@@ -176,16 +185,16 @@ impl ServeObservation {
 
     /// Returns when to query the status again: immediately if it was not queried since the last
     /// configuration was accepted, and after the shortest delay if it was queried before `since`
-    /// (possibly of another clock) or from another head pod. `closely` selects the shorter delay of
-    /// an incremental upgrade.
-    pub fn next_query_at(&self, since: Timestamp, head: Option<&str>, closely: bool) -> Timestamp {
+    /// (possibly of another clock) or from another head pod. During an incremental upgrade the
+    /// delay is shorter.
+    pub fn next_query_at(&self, since: Timestamp, head: Option<&str>, pace: QueryPace) -> Timestamp {
         let Some(StatusQuery { called_at, head: asked_head, .. }) = &self.last_query else { return Timestamp::MIN };
         if self.last_applied.as_ref().is_some_and(|applied| *called_at < applied.at) {
             return Timestamp::MIN;
         }
         let pause = match self.queries_until_running.checked_sub(1) {
             _ if *called_at < since || asked_head.as_deref() != head => NOT_RUNNING_QUERY_DELAYS[0],
-            None if closely => UPGRADE_QUERY_DELAY,
+            None if pace == QueryPace::IncrementalUpgrade => UPGRADE_QUERY_DELAY,
             None => self.with_jitter(RUNNING_QUERY_DELAY, *called_at),
             Some(earlier) => NOT_RUNNING_QUERY_DELAYS[earlier.min(NOT_RUNNING_QUERY_DELAYS.len() - 1)],
         };
@@ -216,14 +225,14 @@ impl ServeObservation {
     /// Returns the delay with up to 10 % of deterministic jitter, so that clusters queried
     /// simultaneously, as all are after a restart, spread out.
     fn with_jitter(&self, pause: SignedDuration, since: Timestamp) -> SignedDuration {
-        let digest = Sha256::digest(format!("{}/{since}", self.uid));
+        let digest = Sha256::digest(format!("{}/{since}", self.cluster_uid.as_deref().unwrap_or_default()));
         let jitter = i32::from(u16::from_be_bytes([digest[0], digest[1]]) % 201);
         pause.saturating_mul(900 + jitter) / 1000
     }
 
     /// Returns true if this observation is of the cluster with this UID.
     pub fn is_of_cluster(&self, uid: &str) -> bool {
-        self.uid == uid
+        self.cluster_uid.as_deref() == Some(uid)
     }
 }
 
@@ -294,7 +303,7 @@ mod tests {
     #[case::queried_after_applying(vec![put(200, "a", Ok(())), status(300, "DEPLOYING")], 800)]
     fn serve_is_queried_frequently_until_it_is_running(#[case] replies: Vec<ServeReply>, #[case] expected: i64) {
         let expected = if expected == i64::MIN { Timestamp::MIN } else { at(expected) };
-        assert_eq!(after(replies).next_query_at(Timestamp::MIN, None, false), expected);
+        assert_eq!(after(replies).next_query_at(Timestamp::MIN, None, QueryPace::Usual), expected);
     }
 
     #[test]
@@ -367,7 +376,7 @@ mod tests {
         let all: Vec<ServeObservation> = (0..100).map(|uid| after(replies(uid))).collect();
         assert!(all.iter().all(|observation| observation.is_proxy_healthy("head") == Some(true)));
 
-        let status_at = all.iter().map(|observation| observation.next_query_at(Timestamp::MIN, None, false));
+        let status_at = all.iter().map(|observation| observation.next_query_at(Timestamp::MIN, None, QueryPace::Usual));
         let health_at = all.iter().map(|observation| observation.next_health_check_at("head"));
         for times in [status_at.collect::<BTreeSet<_>>(), health_at.collect()] {
             assert!(times.iter().all(|time| (at(9_000)..=at(11_000)).contains(time)), "{times:?}");
@@ -388,6 +397,6 @@ mod tests {
 
     #[test]
     fn head_ready_since_a_future_time_is_not_queried_in_a_tight_loop() {
-        assert_eq!(after([status(0, "RUNNING")]).next_query_at(at(9_000), None, false), at(500));
+        assert_eq!(after([status(0, "RUNNING")]).next_query_at(at(9_000), None, QueryPace::Usual), at(500));
     }
 }

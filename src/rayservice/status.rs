@@ -268,7 +268,7 @@ fn reported_pending_name(context: &ServiceContext<'_>) -> Option<String> {
 fn pending_reason(context: &ServiceContext<'_>) -> Option<String> {
     let pending = context.pending_cluster()?;
     let reason = match &context.desired {
-        Ok(_) if matches!(context.action, UpgradeAction::Block(..)) => "the upgrade is blocked".to_owned(),
+        Ok(_) if matches!(context.action, UpgradeAction::Block { .. }) => "the upgrade is blocked".to_owned(),
         Ok(desired) => serve::not_serving_reason(context, pending, &desired.serve_config)?,
         Err(_) => "the spec is invalid".to_owned(),
     };
@@ -284,7 +284,7 @@ fn set_spec_rejected(context: &ServiceContext<'_>, conditions: &mut ConditionWri
 
 fn set_upgrade_blocked(context: &ServiceContext<'_>, conditions: &mut ConditionWriter<'_>) {
     match (context.action, &context.clusters.active) {
-        (UpgradeAction::Block(BlockReason::UpgradesDisabled, _), Some(active)) => {
+        (UpgradeAction::Block { reason: BlockReason::UpgradesDisabled, .. }, Some(active)) => {
             let why = match desired::spec_strategy(context.observed.service) {
                 Some(_) => "spec.upgradeStrategy.type is None",
                 None => "spec.upgradeStrategy.type is not set, and --enable-zero-downtime is false",
@@ -296,7 +296,7 @@ fn set_upgrade_blocked(context: &ServiceContext<'_>, conditions: &mut ConditionW
             );
             conditions.set(UPGRADE_BLOCKED, true, "UpgradeStrategyNone", text);
         }
-        (UpgradeAction::Block(BlockReason::AdmissionTimedOut, _), Some(active)) => {
+        (UpgradeAction::Block { reason: BlockReason::AdmissionTimedOut, .. }, Some(active)) => {
             let text = format!(
                 "the new RayCluster was not admitted in time; RayCluster {} stays active. The upgrade is retried when \
                  spec.rayClusterConfig changes or annotation {TIMED_OUT_ANNOTATION} is removed",

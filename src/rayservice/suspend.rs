@@ -28,7 +28,7 @@ pub(super) enum SuspendPhase {
 
 impl SuspendPhase {
     pub(super) fn from_service(service: &RayService, has_children: bool) -> Self {
-        let conditions = service.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = service.conditions();
         let requested = service.spec.suspend == Some(true);
         let suspending = condition::is_true(conditions, status::SUSPENDING);
         let suspended = condition::is_true(conditions, status::SUSPENDED);

@@ -42,7 +42,12 @@ pub enum UpgradeAction {
     Create,
     /// A new cluster is required but not created for this reason. An existing pending cluster stays
     /// unchanged.
-    Block(BlockReason, Option<usize>),
+    Block {
+        /// Reason why none is created.
+        reason: BlockReason,
+        /// Index of the existing pending cluster; None if there is none.
+        pending: Option<usize>,
+    },
 }
 
 /// Reason why a required cluster is not created.
@@ -63,7 +68,7 @@ impl UpgradeAction {
     pub fn pending_index(&self) -> Option<usize> {
         match *self {
             Self::UsePending(index) | Self::UpdatePending(index) | Self::RollBack(index) => Some(index),
-            Self::Block(_, pending) => pending,
+            Self::Block { pending, .. } => pending,
             Self::Keep | Self::UpdateActive | Self::Create => None,
         }
     }
@@ -86,7 +91,7 @@ pub fn decide(active: Option<SpecMatch>, rivals: &[StandbyCluster], strategy: &U
         (Some(SpecMatch::GroupsAppended), _) => UpgradeAction::UpdateActive,
         // Unknown strategies are rejected by validation and never get here.
         (Some(_), UpgradeType::None | UpgradeType::Unknown(_)) => {
-            UpgradeAction::Block(BlockReason::UpgradesDisabled, None)
+            UpgradeAction::Block { reason: BlockReason::UpgradesDisabled, pending: None }
         }
         _ => best_match(rivals, SpecMatch::Same, ClusterRole::Draining)
             .map_or(UpgradeAction::Create, UpgradeAction::UsePending),
@@ -146,10 +151,10 @@ mod tests {
     #[case::spec_reverted_and_group_appended(Some(GroupsAppended), &[(Different, Pending)], NewCluster, UpgradeAction::UpdateActive)]
     #[case::group_appended_to_draining_cluster(Some(Different), &[(GroupsAppended, Draining)], NewCluster, UpgradeAction::Create)]
     // Upgrades are disabled.
-    #[case::disabled(Some(Different), &[], NO_UPGRADES, UpgradeAction::Block(BlockReason::UpgradesDisabled, None))]
+    #[case::disabled(Some(Different), &[], NO_UPGRADES, UpgradeAction::Block { reason: BlockReason::UpgradesDisabled, pending: None })]
     #[case::disabled_with_upgrade_in_progress(Some(Different), &[(Same, Pending)], NO_UPGRADES, UpgradeAction::UsePending(0))]
-    #[case::disabled_and_spec_changed_again(Some(Different), &[(Different, Pending)], NO_UPGRADES, UpgradeAction::Block(BlockReason::UpgradesDisabled, None))]
-    #[case::disabled_and_reverted_to_draining_cluster(Some(Different), &[(Same, Draining)], NO_UPGRADES, UpgradeAction::Block(BlockReason::UpgradesDisabled, None))]
+    #[case::disabled_and_spec_changed_again(Some(Different), &[(Different, Pending)], NO_UPGRADES, UpgradeAction::Block { reason: BlockReason::UpgradesDisabled, pending: None })]
+    #[case::disabled_and_reverted_to_draining_cluster(Some(Different), &[(Same, Draining)], NO_UPGRADES, UpgradeAction::Block { reason: BlockReason::UpgradesDisabled, pending: None })]
     #[case::disabled_and_group_appended(Some(GroupsAppended), &[], NO_UPGRADES, UpgradeAction::UpdateActive)]
     // Incremental upgrades.
     #[case::incremental_without_cluster(None, &[], Incremental, UpgradeAction::Create)]

@@ -43,7 +43,11 @@ pub(super) fn failure_reason<'a>(service: &'a RayService, desired: &DesiredServi
 pub(super) fn apply_failure(action: UpgradeAction, has_failed: bool, has_active: bool) -> UpgradeAction {
     let is_upgrade =
         matches!(action, UpgradeAction::Create | UpgradeAction::UsePending(_) | UpgradeAction::UpdatePending(_));
-    if has_active && is_upgrade && has_failed { UpgradeAction::Block(BlockReason::UpgradeFailed, None) } else { action }
+    if has_active && is_upgrade && has_failed {
+        UpgradeAction::Block { reason: BlockReason::UpgradeFailed, pending: None }
+    } else {
+        action
+    }
 }
 
 /// Records a failed upgrade on the RayService, and removes the record once the spec changes or the
@@ -181,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    const FAILED: UpgradeAction = UpgradeAction::Block(BlockReason::UpgradeFailed, None);
+    const FAILED: UpgradeAction = UpgradeAction::Block { reason: BlockReason::UpgradeFailed, pending: None };
 
     #[rstest]
     #[case::failed_cluster_is_not_recreated(UpgradeAction::Create, true, true, FAILED)]

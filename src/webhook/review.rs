@@ -9,7 +9,9 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use kube::core::DynamicObject;
-use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, Operation};
+use kube::core::admission::{
+    AdmissionRequest, AdmissionResponse, AdmissionReview, ConvertAdmissionReviewError, Operation, SerializePatchError,
+};
 use tracing::debug;
 
 use super::mutate::{self, MutationContext};
@@ -31,24 +33,39 @@ fn mutate(body: &[u8], places: &NamespaceCache, external_ray_operator: bool) -> 
     match respond(body, places, external_ray_operator) {
         Ok(answer) => ([(header::CONTENT_TYPE, "application/json")], answer).into_response(),
         Err(problem) => {
-            debug!(problem, "invalid AdmissionReview");
-            (StatusCode::BAD_REQUEST, problem).into_response()
+            debug!(%problem, "invalid AdmissionReview");
+            (StatusCode::BAD_REQUEST, problem.to_string()).into_response()
         }
     }
+}
+
+/// Error of answering an AdmissionReview.
+#[derive(Debug, thiserror::Error)]
+enum ReviewError {
+    #[error("reading the AdmissionReview: {0}")]
+    Decode(#[source] serde_json::Error),
+    #[error("reading the AdmissionReview: {0}")]
+    NoRequest(#[source] ConvertAdmissionReviewError),
+    #[error("reading the object: {0}")]
+    Object(#[source] serde_json::Error),
+    #[error("writing the patch: {0}")]
+    Patch(#[source] serde_json::Error),
+    #[error(transparent)]
+    SerializePatch(#[from] SerializePatchError),
+    #[error("writing the response: {0}")]
+    Response(#[source] serde_json::Error),
 }
 
 /// Returns the response to an AdmissionReview. Every object is allowed, and may be patched.
 ///
 /// # Errors
 /// If the AdmissionReview is invalid.
-fn respond(body: &[u8], places: &NamespaceCache, external_ray_operator: bool) -> Result<Vec<u8>, String> {
-    let review: AdmissionReview<DynamicObject> =
-        serde_json::from_slice(body).map_err(|error| format!("reading the AdmissionReview: {error}"))?;
-    let request: AdmissionRequest<DynamicObject> =
-        review.try_into().map_err(|error| format!("reading the AdmissionReview: {error}"))?;
+fn respond(body: &[u8], places: &NamespaceCache, external_ray_operator: bool) -> Result<Vec<u8>, ReviewError> {
+    let review: AdmissionReview<DynamicObject> = serde_json::from_slice(body).map_err(ReviewError::Decode)?;
+    let request: AdmissionRequest<DynamicObject> = review.try_into().map_err(ReviewError::NoRequest)?;
     let mut response = AdmissionResponse::from(&request);
     if let (Operation::Create | Operation::Update, Some(object)) = (&request.operation, &request.object) {
-        let read = |object| serde_json::to_value(object).map_err(|error| format!("reading the object: {error}"));
+        let read = |object| serde_json::to_value(object).map_err(ReviewError::Object);
         let (object, old) = (read(object)?, request.old_object.as_ref().map(read).transpose()?);
         let namespace = request.namespace.as_deref().unwrap_or_default();
         let ray_job = places.controlling_ray_job(namespace, &object);
@@ -58,11 +75,11 @@ fn respond(body: &[u8], places: &NamespaceCache, external_ray_operator: bool) ->
             uses_existing_cluster: ray_job.is_some_and(|job| job.spec.uses_existing_cluster()),
         };
         if let Some(patch) = mutate::patch(&object, old.as_ref(), context) {
-            let patch = serde_json::from_value(patch).map_err(|error| format!("writing the patch: {error}"))?;
-            response = response.with_patch(patch).map_err(|error| error.to_string())?;
+            let patch = serde_json::from_value(patch).map_err(ReviewError::Patch)?;
+            response = response.with_patch(patch)?;
         }
     }
-    serde_json::to_vec(&response.into_review()).map_err(|error| format!("writing the response: {error}"))
+    serde_json::to_vec(&response.into_review()).map_err(ReviewError::Response)
 }
 
 #[cfg(test)]
@@ -112,7 +129,7 @@ mod tests {
     fn invalid_review_is_an_error() {
         for body in ["", "{}", "{\"apiVersion\": \"v1\", \"kind\": \"AdmissionReview\"}"] {
             let problem = respond(body.as_bytes(), &NamespaceCache::empty(), false).expect_err("a problem");
-            assert!(problem.starts_with("reading the AdmissionReview: "), "{problem}");
+            assert!(problem.to_string().starts_with("reading the AdmissionReview: "), "{problem}");
         }
     }
 }

@@ -12,9 +12,11 @@ pub mod http;
 pub mod invariants;
 pub mod load;
 pub mod objects;
+pub mod pod_corpus;
 pub mod process_node;
 pub mod quotas;
 pub mod real_kuberay;
+pub mod recorded_responses;
 pub mod timeline;
 pub mod traefik;
 

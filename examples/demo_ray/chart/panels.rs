@@ -55,7 +55,7 @@ fn requests(seconds: &[RequestsInSecond]) -> Chart<'_> {
     let most = seconds.iter().map(all).fold(10.0, f64::max);
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         let ticks = [0.0, 10.0, 20.0, 30.0, 40.0].iter().filter(|tick| **tick <= most);
-        panel.grid(canvas, &labelled(ticks));
+        panel.grid(canvas, &labeled(ticks));
         let mut below = panel.curve(&by_second(seconds, |_| Some(0.0)));
         for (at, (version, color, _)) in VERSIONS.iter().enumerate() {
             let sum =
@@ -147,7 +147,7 @@ fn percent<'a>(
     amounts: fn(&UpgradeState) -> &BTreeMap<String, f64>,
 ) -> Chart<'a> {
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
-        panel.grid(canvas, &labelled([0.0, 50.0, 100.0].iter()));
+        panel.grid(canvas, &labeled([0.0, 50.0, 100.0].iter()));
         let mut ends = Vec::new();
         for (version, color, dark) in &VERSIONS {
             let steps = of_version(standings, amounts, version);
@@ -163,7 +163,7 @@ fn quota(standings: &[UpgradeState]) -> Chart<'_> {
     let most = standings.iter().map(|standing| standing.quota).fold(1.0, f64::max);
     let draw = move |canvas: &Canvas<'_>, panel: &Panel| {
         let ticks: Vec<f64> = (0_u8..).map(f64::from).take_while(|tick| *tick <= most).collect();
-        panel.grid(canvas, &labelled(ticks.iter()));
+        panel.grid(canvas, &labeled(ticks.iter()));
         let nothing: StepFunction = standings.iter().map(|standing| (standing.at, 0.0)).collect();
         let mut below = panel.stairs(&nothing);
         for (at, (_, color, _)) in VERSIONS.iter().enumerate() {
@@ -188,6 +188,6 @@ fn quota(standings: &[UpgradeState]) -> Chart<'_> {
     Chart { title: "Quota of the queue", aside, height: 200, values: 0.0..most * 1.06, draw: Box::new(draw) }
 }
 
-fn labelled<'a>(ticks: impl Iterator<Item = &'a f64>) -> Vec<(f64, String)> {
+fn labeled<'a>(ticks: impl Iterator<Item = &'a f64>) -> Vec<(f64, String)> {
     ticks.map(|tick| (*tick, format!("{tick}"))).collect()
 }

@@ -43,3 +43,10 @@ pub struct GatewayStatus {
     #[serde(flatten)]
     pub other_fields: OtherFields,
 }
+
+impl Gateway {
+    /// Returns the conditions in the status.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |status| &status.conditions)
+    }
+}

@@ -15,13 +15,17 @@ pub fn has_gate(pod: &PodSpec) -> bool {
     pod.scheduling_gates.iter().flatten().any(|gate| gate.name == ELASTIC_JOB_GATE)
 }
 
-/// Adds or removes the gate. Gates of other controllers are kept.
-pub fn set_gated(pod: &mut PodSpec, gated: bool) {
+/// Adds the gate, as the last one.
+pub fn add(pod: &mut PodSpec) {
+    remove(pod);
+    let gate = PodSchedulingGate { name: ELASTIC_JOB_GATE.to_owned() };
+    pod.scheduling_gates.get_or_insert_default().push(gate);
+}
+
+/// Removes the gate. Gates of other controllers are kept.
+pub fn remove(pod: &mut PodSpec) {
     let mut gates = pod.scheduling_gates.take().unwrap_or_default();
     gates.retain(|gate| gate.name != ELASTIC_JOB_GATE);
-    if gated {
-        gates.push(PodSchedulingGate { name: ELASTIC_JOB_GATE.to_owned() });
-    }
     pod.scheduling_gates = (!gates.is_empty()).then_some(gates);
 }
 
@@ -37,16 +41,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::closed(&[], true, &[ELASTIC_JOB_GATE])]
-    #[case::closed_already(&[ELASTIC_JOB_GATE], true, &[ELASTIC_JOB_GATE])]
-    #[case::opened(&[ELASTIC_JOB_GATE], false, &[])]
-    #[case::opened_next_to_another_gate(&["topology", ELASTIC_JOB_GATE], false, &["topology"])]
-    fn set_changes_only_the_elastic_job_gate(#[case] before: &[&str], #[case] gated: bool, #[case] after: &[&str]) {
+    #[case::added(add, &[], &[ELASTIC_JOB_GATE])]
+    #[case::added_already(add, &[ELASTIC_JOB_GATE], &[ELASTIC_JOB_GATE])]
+    #[case::added_to_another_gate(add, &["topology"], &["topology", ELASTIC_JOB_GATE])]
+    #[case::removed(remove, &[ELASTIC_JOB_GATE], &[])]
+    #[case::removed_next_to_another_gate(remove, &["topology", ELASTIC_JOB_GATE], &["topology"])]
+    fn only_the_elastic_job_gate_changes(
+        #[case] change: fn(&mut PodSpec),
+        #[case] before: &[&str],
+        #[case] after: &[&str],
+    ) {
         let mut spec = pod(before);
-        set_gated(&mut spec, gated);
+        change(&mut spec);
 
         let gates: Vec<&str> = spec.scheduling_gates.iter().flatten().map(|gate| gate.name.as_str()).collect();
         assert_eq!(gates, after);
-        assert_eq!(is_gated(&Pod { spec: Some(spec), ..Pod::default() }), gated);
+        assert_eq!(is_gated(&Pod { spec: Some(spec), ..Pod::default() }), after.contains(&ELASTIC_JOB_GATE));
     }
 }

@@ -1,6 +1,7 @@
 //! Workload: the pods of a job as the unit of admission.
 
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -223,4 +224,11 @@ pub struct PreemptionGate {
     /// Name of the gate.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
+}
+
+impl Workload {
+    /// Returns the conditions in the status.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |status| &status.conditions)
+    }
 }

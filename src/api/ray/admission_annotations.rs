@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::annotations::annotation_value;
+use super::annotations::{AllowedValues, AnnotationError, annotation_value};
 use crate::duration;
 
 /// Annotation of a RayService: policy for an upgrade that can never be admitted while the active
@@ -31,15 +31,18 @@ impl ExceedsQuotaPolicy {
     /// Reads the policy from the annotation.
     ///
     /// # Errors
-    /// Returns a message that names the annotation if its value is invalid. [`ExceedsQuotaPolicy::Wait`]
+    /// Returns an error that names the annotation if its value is invalid. [`ExceedsQuotaPolicy::Wait`]
     /// applies then.
-    pub fn from_annotations(meta: &ObjectMeta) -> Result<Self, String> {
+    pub fn from_annotations(meta: &ObjectMeta) -> Result<Self, AnnotationError> {
         match annotation_value(meta, EXCEEDS_QUOTA_ANNOTATION) {
             None | Some("Wait") => Ok(Self::Wait),
             Some("Recreate") => Ok(Self::Recreate),
-            Some(other) => Err(format!(
-                "annotation {EXCEEDS_QUOTA_ANNOTATION}: {other:?} is neither Wait nor Recreate; Wait is used"
-            )),
+            Some(other) => Err(AnnotationError {
+                annotation: EXCEEDS_QUOTA_ANNOTATION,
+                value: other.to_owned(),
+                allowed: AllowedValues::Either("Wait", "Recreate"),
+                fallback: "Wait is used",
+            }),
         }
     }
 }
@@ -47,15 +50,16 @@ impl ExceedsQuotaPolicy {
 /// Returns the time limit for the admission of an upgrade. None if the annotation is absent.
 ///
 /// # Errors
-/// Returns a message that names the annotation if its value is not a positive duration. No limit
+/// Returns an error that names the annotation if its value is not a positive duration. No limit
 /// applies then.
-pub fn admission_timeout(meta: &ObjectMeta) -> Result<Option<SignedDuration>, String> {
+pub fn admission_timeout(meta: &ObjectMeta) -> Result<Option<SignedDuration>, AnnotationError> {
     let Some(text) = annotation_value(meta, ADMISSION_TIMEOUT_ANNOTATION) else { return Ok(None) };
     let timeout = duration::parse(text).filter(SignedDuration::is_positive);
-    timeout.map(Some).ok_or_else(|| {
-        format!(
-            "annotation {ADMISSION_TIMEOUT_ANNOTATION}: {text:?} is not a positive duration like 30m or 1h30m; no limit is used"
-        )
+    timeout.map(Some).ok_or_else(|| AnnotationError {
+        annotation: ADMISSION_TIMEOUT_ANNOTATION,
+        value: text.to_owned(),
+        allowed: AllowedValues::Any("a positive duration like 30m or 1h30m"),
+        fallback: "no limit is used",
     })
 }
 
@@ -64,8 +68,8 @@ pub fn timed_out_cluster_hash(meta: &ObjectMeta) -> Option<&str> {
     annotation_value(meta, TIMED_OUT_ANNOTATION)
 }
 
-/// Returns a message for each invalid annotation.
-pub fn invalid_annotations(meta: &ObjectMeta) -> Vec<String> {
+/// Returns the error of each invalid annotation.
+pub fn invalid_annotations(meta: &ObjectMeta) -> Vec<AnnotationError> {
     [ExceedsQuotaPolicy::from_annotations(meta).err(), admission_timeout(meta).err()].into_iter().flatten().collect()
 }
 
@@ -93,7 +97,7 @@ mod tests {
         if let Err(problem) = chosen {
             assert_eq!(invalid_annotations(&meta), std::slice::from_ref(&problem));
             for part in [EXCEEDS_QUOTA_ANNOTATION, &format!("{value:?}"), "Wait nor Recreate"] {
-                assert!(problem.contains(part), "{problem}");
+                assert!(problem.to_string().contains(part), "{problem}");
             }
         }
     }
@@ -115,7 +119,7 @@ mod tests {
         if let Err(problem) = limit {
             assert_eq!(invalid_annotations(&meta), std::slice::from_ref(&problem));
             for part in [ADMISSION_TIMEOUT_ANNOTATION, &format!("{value:?}"), "like 30m"] {
-                assert!(problem.contains(part), "{problem}");
+                assert!(problem.to_string().contains(part), "{problem}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::annotations::{annotation_value, invalid_annotation};
+use super::annotations::{AllowedValues, AnnotationError, annotation_value};
 use crate::duration;
 
 /// Annotation of a RayService: rollback mode of an incremental upgrade. See [`RollbackMode`].
@@ -56,14 +56,16 @@ impl RollbackMode {
     /// Reads the rollback mode from the annotation.
     ///
     /// # Errors
-    /// Returns a message that names the annotation if its value is invalid. The annotation is
+    /// Returns an error that names the annotation if its value is invalid. The annotation is
     /// ignored then.
-    pub fn from_annotations(meta: &ObjectMeta) -> Result<Self, String> {
+    pub fn from_annotations(meta: &ObjectMeta) -> Result<Self, AnnotationError> {
         match annotation_value(meta, ROLLBACK_ANNOTATION) {
             None => Ok(Self::default()),
             Some("Stepped") => Ok(Self::Stepped),
             Some("Immediate") => Ok(Self::Immediate),
-            Some(other) => Err(invalid_annotation(ROLLBACK_ANNOTATION, other, "neither Stepped nor Immediate")),
+            Some(other) => {
+                Err(AnnotationError::ignored(ROLLBACK_ANNOTATION, other, AllowedValues::Either("Stepped", "Immediate")))
+            }
         }
     }
 }
@@ -72,14 +74,18 @@ impl UpgradeDirective {
     /// Reads the directive from the annotation.
     ///
     /// # Errors
-    /// Returns a message that names the annotation if its value is invalid. The annotation is
+    /// Returns an error that names the annotation if its value is invalid. The annotation is
     /// ignored then.
-    pub fn from_annotations(meta: &ObjectMeta) -> Result<Self, String> {
+    pub fn from_annotations(meta: &ObjectMeta) -> Result<Self, AnnotationError> {
         match annotation_value(meta, UPGRADE_DIRECTIVE_ANNOTATION) {
             None => Ok(Self::default()),
             Some("Paused") => Ok(Self::Paused),
             Some("Promote") => Ok(Self::Promote),
-            Some(other) => Err(invalid_annotation(UPGRADE_DIRECTIVE_ANNOTATION, other, "neither Paused nor Promote")),
+            Some(other) => Err(AnnotationError::ignored(
+                UPGRADE_DIRECTIVE_ANNOTATION,
+                other,
+                AllowedValues::Either("Paused", "Promote"),
+            )),
         }
     }
 }
@@ -88,13 +94,13 @@ impl UpgradeDirective {
 /// Zero if the annotation is absent.
 ///
 /// # Errors
-/// Returns a message that names the annotation if its value is not a number of seconds. The
+/// Returns an error that names the annotation if its value is not a number of seconds. The
 /// annotation is ignored then.
-pub fn bake_duration(meta: &ObjectMeta) -> Result<SignedDuration, String> {
+pub fn bake_duration(meta: &ObjectMeta) -> Result<SignedDuration, AnnotationError> {
     let Some(text) = annotation_value(meta, BAKE_ANNOTATION) else { return Ok(SignedDuration::ZERO) };
-    let seconds = text
-        .parse::<u32>()
-        .map_err(|_| invalid_annotation(BAKE_ANNOTATION, text, "not a number of seconds like 300"))?;
+    let seconds = text.parse::<u32>().map_err(|_| {
+        AnnotationError::ignored(BAKE_ANNOTATION, text, AllowedValues::Any("a number of seconds like 300"))
+    })?;
     Ok(SignedDuration::from_secs(seconds.into()))
 }
 
@@ -102,13 +108,15 @@ pub fn bake_duration(meta: &ObjectMeta) -> Result<SignedDuration, String> {
 /// autoscaler runs.
 ///
 /// # Errors
-/// Returns a message that names the annotation if its value is invalid. The annotation is ignored
+/// Returns an error that names the annotation if its value is invalid. The annotation is ignored
 /// then.
-pub fn scale_workers_enabled(meta: &ObjectMeta) -> Result<bool, String> {
+pub fn scale_workers_enabled(meta: &ObjectMeta) -> Result<bool, AnnotationError> {
     match annotation_value(meta, SCALE_WORKERS_ANNOTATION) {
         None | Some("true") => Ok(true),
         Some("false") => Ok(false),
-        Some(other) => Err(invalid_annotation(SCALE_WORKERS_ANNOTATION, other, "neither true nor false")),
+        Some(other) => {
+            Err(AnnotationError::ignored(SCALE_WORKERS_ANNOTATION, other, AllowedValues::Either("true", "false")))
+        }
     }
 }
 
@@ -116,18 +124,23 @@ pub fn scale_workers_enabled(meta: &ObjectMeta) -> Result<bool, String> {
 /// absent.
 ///
 /// # Errors
-/// Returns a message that names the annotation if its value is not a positive duration. The
+/// Returns an error that names the annotation if its value is not a positive duration. The
 /// annotation is ignored then.
-pub fn unhealthy_deadline(meta: &ObjectMeta) -> Result<Option<SignedDuration>, String> {
+pub fn unhealthy_deadline(meta: &ObjectMeta) -> Result<Option<SignedDuration>, AnnotationError> {
     let Some(text) = annotation_value(meta, UNHEALTHY_DEADLINE_ANNOTATION) else { return Ok(None) };
     let deadline = duration::parse(text).filter(SignedDuration::is_positive);
-    let invalid =
-        || invalid_annotation(UNHEALTHY_DEADLINE_ANNOTATION, text, "not a positive duration like 10m or 1h30m");
+    let invalid = || {
+        AnnotationError::ignored(
+            UNHEALTHY_DEADLINE_ANNOTATION,
+            text,
+            AllowedValues::Any("a positive duration like 10m or 1h30m"),
+        )
+    };
     deadline.map(Some).ok_or_else(invalid)
 }
 
-/// Returns a message for each invalid annotation.
-pub fn invalid_annotations(meta: &ObjectMeta) -> Vec<String> {
+/// Returns the error of each invalid annotation.
+pub fn invalid_annotations(meta: &ObjectMeta) -> Vec<AnnotationError> {
     let errors = [
         RollbackMode::from_annotations(meta).err(),
         UpgradeDirective::from_annotations(meta).err(),
@@ -193,7 +206,7 @@ mod tests {
         let misread = invalid_annotations(&with(name, value));
         assert_eq!(misread.len(), 1);
         for part in [name, &format!("{value:?}"), allowed] {
-            assert!(misread[0].contains(part), "{misread:?}");
+            assert!(misread[0].to_string().contains(part), "{misread:?}");
         }
     }
 }

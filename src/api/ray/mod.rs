@@ -21,6 +21,7 @@ pub fn is_managed_elsewhere(managed_by: Option<&str>) -> bool {
     managed_by.is_some_and(|manager| manager != names::MANAGED_BY_OPERATOR)
 }
 
+pub use annotations::{AllowedValues, AnnotationError};
 pub use pod_template::PodTemplate;
 pub use ray_cluster::{
     HeadGroupSpec, HeadInfo, RayCluster, RayClusterSpec, RayClusterStatus, ScaleStrategy, WorkerGroupSpec,

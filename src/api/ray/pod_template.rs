@@ -5,6 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::DecodeError;
 use crate::raw_json::RawJson;
 
 /// Pod template that is kept as submitted, so that fields unknown to this version of the Kubernetes
@@ -22,9 +23,9 @@ impl PodTemplate {
     /// Decodes the template into the Kubernetes type.
     ///
     /// # Errors
-    /// Returns a message that names the field, when a field has an invalid value.
-    pub fn parse(&self) -> Result<PodTemplateSpec, String> {
-        PodTemplateSpec::deserialize(&*self.0).map_err(|error| error.to_string())
+    /// If a field has an invalid value.
+    pub fn parse(&self) -> Result<PodTemplateSpec, DecodeError> {
+        Ok(PodTemplateSpec::deserialize(&*self.0)?)
     }
 }
 

@@ -285,3 +285,10 @@ pub struct HeadInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_name: Option<String>,
 }
+
+impl RayCluster {
+    /// Returns the conditions in the status.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |status| &status.conditions)
+    }
+}

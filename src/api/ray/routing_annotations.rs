@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::annotations::{annotation_value, invalid_annotation};
+use super::annotations::{AllowedValues, AnnotationError, annotation_value};
 
 /// Annotation of a RayService: existing Gateway of its traffic, as `NAMESPACE/NAME`, or `NAME` in
 /// the service's namespace. No Gateway is created then.
@@ -31,27 +31,31 @@ pub struct GatewayRef<'a> {
 /// Returns the Gateway that the service names. None if the annotation is absent.
 ///
 /// # Errors
-/// Returns a message that names the annotation if its value is invalid. The annotation is ignored
+/// Returns an error that names the annotation if its value is invalid. The annotation is ignored
 /// then.
-pub fn gateway_ref(meta: &ObjectMeta) -> Result<Option<GatewayRef<'_>>, String> {
+pub fn gateway_ref(meta: &ObjectMeta) -> Result<Option<GatewayRef<'_>>, AnnotationError> {
     let Some(text) = annotation_value(meta, GATEWAY_ANNOTATION) else { return Ok(None) };
     let (namespace, name) = text.split_once('/').map_or((None, text), |(namespace, name)| (Some(namespace), name));
     if is_dns_name(name) && namespace.is_none_or(is_dns_label) {
         Ok(Some(GatewayRef { namespace, name }))
     } else {
-        Err(invalid_annotation(GATEWAY_ANNOTATION, text, "neither NAME nor NAMESPACE/NAME of a Gateway"))
+        Err(AnnotationError::ignored(
+            GATEWAY_ANNOTATION,
+            text,
+            AllowedValues::Either("NAME", "NAMESPACE/NAME of a Gateway"),
+        ))
     }
 }
 
 /// Returns the HTTPRoute that the service names. None if the annotation is absent.
 ///
 /// # Errors
-/// Returns a message that names the annotation if its value is invalid. The annotation is ignored
+/// Returns an error that names the annotation if its value is invalid. The annotation is ignored
 /// then.
-pub fn http_route_name(meta: &ObjectMeta) -> Result<Option<&str>, String> {
+pub fn http_route_name(meta: &ObjectMeta) -> Result<Option<&str>, AnnotationError> {
     match annotation_value(meta, ROUTE_ANNOTATION) {
         Some(text) if !is_dns_name(text) => {
-            Err(invalid_annotation(ROUTE_ANNOTATION, text, "not the name of an HTTPRoute"))
+            Err(AnnotationError::ignored(ROUTE_ANNOTATION, text, AllowedValues::Any("the name of an HTTPRoute")))
         }
         named => Ok(named),
     }
@@ -63,8 +67,8 @@ pub fn adopted_http_route_name(meta: &ObjectMeta) -> Option<&str> {
     annotation_value(meta, ADOPTED_ROUTE_ANNOTATION)
 }
 
-/// Returns a message for each invalid annotation.
-pub fn invalid_annotations(meta: &ObjectMeta) -> Vec<String> {
+/// Returns the error of each invalid annotation.
+pub fn invalid_annotations(meta: &ObjectMeta) -> Vec<AnnotationError> {
     gateway_ref(meta).err().into_iter().chain(http_route_name(meta).err()).collect()
 }
 
@@ -119,6 +123,7 @@ mod tests {
         #[case] wrong: &str,
     ) {
         let expected = format!("annotation {name}: {value:?} is {wrong}; the annotation is ignored");
-        assert_eq!(invalid_annotations(&with(name, value)), [expected]);
+        let errors = invalid_annotations(&with(name, value));
+        assert_eq!(errors.iter().map(ToString::to_string).collect::<Vec<_>>(), [expected]);
     }
 }

@@ -7,17 +7,17 @@ mod gateway_and_serve;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use kube_core::TypeMeta;
 use serde_json::{Value, json};
 
 use crate::cluster_state::Object;
-use crate::in_flight::WriteId;
 use crate::tokens::TokenKey;
-use crate::{Command, Components, Engine, EngineInput, WriteError, WriteOutcome};
+use crate::{Command, Components, Engine, EngineInput, WriteError, WriteId, WriteOutcome};
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_jobframework::managed::ManagedJobsPolicy;
-use sluice_plan::{EventRecord, ObjectRef, ServeCall, ServeRequest, Write, WriteOp};
+use sluice_plan::{EventRecord, ServeCall, ServeRequest, Write, WriteOp};
 use sluice_plan::{ServeAnswer, ServeReply};
 use sluice_queue::Settings;
 
@@ -48,8 +48,8 @@ pub(super) struct ControlPlane {
     /// Kind whose responses and watch events are withheld until [`is_heard`](Self::is_heard).
     pub(super) silenced_kind: Option<&'static str>,
     withheld_inputs: Vec<EngineInput>,
-    /// Kind whose next write fails, as on an overloaded server.
-    pub(super) fail_next_write: Option<&'static str>,
+    /// Kinds whose next write fails, as on an overloaded server.
+    pub(super) fail_next_write: BTreeSet<&'static str>,
     /// Kind whose creation is forbidden.
     pub(super) forbidden_creation: Option<&'static str>,
     /// Number of forbidden creations, by kind.
@@ -76,7 +76,7 @@ impl ControlPlane {
             delayed_writes: Vec::new(),
             silenced_kind: None,
             withheld_inputs: Vec::new(),
-            fail_next_write: None,
+            fail_next_write: BTreeSet::new(),
             forbidden_creation: None,
             forbidden_creations: BTreeMap::new(),
             most_running: 0,
@@ -274,7 +274,7 @@ impl ControlPlane {
             message: message.to_owned(),
             target_not_found: code == 404,
         };
-        if self.fail_next_write.take_if(|kind| *kind == name.0).is_some() {
+        if self.fail_next_write.remove(name.0.as_str()) {
             return Err(rejected(500, "it is overloaded"));
         }
         let held = self.objects.get(&name);
@@ -464,13 +464,7 @@ fn decode_object(kind: &str, object: &Value) -> Option<Object> {
         "ControllerRevision" => "apps/v1",
         _ => "kueue.x-k8s.io/v1beta2",
     };
-    let target = ObjectRef {
-        api_version: group.to_owned(),
-        kind: kind.to_owned(),
-        plural: String::new(),
-        namespace: None,
-        name: String::new(),
-    };
+    let of = TypeMeta { api_version: group.to_owned(), kind: kind.to_owned() };
     let mut object = object.clone();
     if matches!(
         kind,
@@ -478,7 +472,7 @@ fn decode_object(kind: &str, object: &Value) -> Option<Object> {
     ) {
         object["metadata"]["namespace"] = Value::Null;
     }
-    Object::decode(&target, object).unwrap_or_else(|error| panic!("{kind}: {error}"))
+    Object::decode(&of, object).unwrap_or_else(|error| panic!("{kind}: {error}"))
 }
 
 fn is_gated(pod: &Value) -> bool {

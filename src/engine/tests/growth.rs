@@ -1,5 +1,7 @@
 //! Jobs that scale up and down; regressions of Kueue, by issue number.
 
+use std::collections::BTreeSet;
+
 use rstest::rstest;
 use serde_json::json;
 
@@ -37,6 +39,36 @@ fn job_scaled_repeatedly_while_pending_reaches_its_last_size() {
 
     assert_eq!(plane.ungated_pod_count("restless"), 4);
     assert_eq!(unfinished_slices(&plane, "restless"), 1);
+}
+
+#[test]
+fn pending_slice_is_not_admitted_before_its_job_has_updated_it() {
+    // Given a pending job that was scaled down, and whose next writes fail,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_cluster(&mut plane, "other", "low", 1);
+    plane.advance(30);
+    put_cluster(&mut plane, "pending", "low", 3);
+    plane.advance(30);
+    plane.fail_next_write = BTreeSet::from(["Workload", "RayCluster"]);
+    put_cluster(&mut plane, "pending", "low", 2);
+    plane.advance(0);
+    let is_reserved = |plane: &ControlPlane| {
+        plane.slice_condition("pending", names::QUOTA_RESERVED).is_some_and(|(status, _)| status == "True")
+    };
+
+    let demand =
+        |plane: &ControlPlane| plane.workload("pending").spec.pod_sets.iter().map(|set| set.count).sum::<i32>();
+    assert_eq!(demand(&plane), 4, "{:#?}", plane.emitted_events);
+
+    // when quota for the old demand is released before the retry,
+    plane.delete("RayCluster", "other");
+    plane.advance(0);
+
+    // then it is not reserved, and the retry admits the new demand.
+    assert_eq!((plane.ungated_pod_count("other"), is_reserved(&plane)), (0, false));
+    plane.advance(1);
+    assert!(is_reserved(&plane));
+    assert_eq!(plane.ungated_pod_count("pending"), 3);
 }
 
 /// A job that scales up gets as many whole replicas as fit, and the rest when there is quota.

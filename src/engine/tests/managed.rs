@@ -87,7 +87,7 @@ fn new_cluster_gets_the_default_queue_after_a_failed_write() {
     // Given a cluster whose first write fails,
     let mut plane = control_plane(Settings::default(), "0");
     put_default_queue(&mut plane);
-    plane.fail_next_write = Some("RayCluster");
+    plane.fail_next_write.insert("RayCluster");
     put_unnamed_cluster(&mut plane, "own");
 
     // when it is retried, then the cluster is queued, and none of its pods has run.

@@ -18,12 +18,13 @@ use thiserror::Error;
 
 use super::dry_run::{DidNotConverge, PolicyConfig};
 use super::remediation::QuotaChange;
-use super::snapshot::Snapshot;
+use super::snapshot::{ManifestError, Snapshot};
 use min_quota::FlavorResourceAmounts;
 use outcome::{DryRunOutcome, PerPodUsage, resource_usages};
 pub use outcome::{PlanVerdict, ResourceUsage};
 use sandbox::Sandbox;
 use sluice_api::ray::RayService;
+use sluice_plan::ObjectId;
 use sluice_raycluster::FieldError;
 use sluice_rayservice::DesiredService;
 use sluice_rayservice::incremental::state_machine::{FULL, Percent};
@@ -89,9 +90,23 @@ pub struct PreemptedJob {
 /// Error of planning an upgrade.
 #[derive(Debug, Error)]
 pub enum PlanError {
-    /// The manifest is invalid.
-    #[error("{0}")]
-    InvalidManifest(String),
+    /// A manifest isn't an object with a name.
+    #[error(transparent)]
+    InvalidManifest(#[from] ManifestError),
+    /// A manifest can't be applied.
+    #[error("{object}: {source}")]
+    NotApplicable {
+        /// Reference to the object in the manifest.
+        object: Box<ObjectId>,
+        /// Cause.
+        source: ManifestError,
+    },
+    /// The manifests contain no RayService, or several.
+    #[error("expected exactly one RayService in the manifest, found {found}")]
+    NotOneService {
+        /// Number of RayServices.
+        found: usize,
+    },
     /// The spec of the RayService is invalid.
     #[error("{service} is invalid: {}", describe(.problems))]
     InvalidSpec {
@@ -129,16 +144,22 @@ pub fn plan(
     }
     let asked = requested_strategy(&service);
     let new_cluster = stage.try_upgrade(&strategies::with_new_cluster(&service), None)?;
-    let ways = match new_cluster.strategy {
+    let strategies = match new_cluster.strategy {
         Strategy::NewCluster => strategy_outcomes(&stage, &service, new_cluster, asked, surge)?,
         // A first cluster or an edit in place leaves no choice of strategy.
-        only => vec![strategy_outcome(&stage, only, &strategies::with_new_cluster(&service), new_cluster, true)?],
+        only => vec![strategy_outcome(
+            &stage,
+            only,
+            &strategies::with_new_cluster(&service),
+            new_cluster,
+            Choice::Requested,
+        )?],
     };
-    let chosen = ways.iter().find(|way| way.requested);
-    let verdict = chosen.map_or(PlanVerdict::Never, |way| way.verdict);
+    let chosen = strategies.iter().find(|strategy| strategy.requested);
+    let verdict = chosen.map_or(PlanVerdict::Never, |strategy| strategy.verdict);
     let no_upgrade = || Some("spec.upgradeStrategy.type is None: no new cluster is created".to_owned());
-    let why = chosen.map_or_else(no_upgrade, |way| way.message.clone());
-    Ok(UpgradePlan { service: name, verdict, message: why, strategies: ways })
+    let why = chosen.map_or_else(no_upgrade, |strategy| strategy.message.clone());
+    Ok(UpgradePlan { service: name, verdict, message: why, strategies })
 }
 
 /// Returns the outcomes of the strategies for a RayService that has a cluster. `second` is the
@@ -152,8 +173,13 @@ fn strategy_outcomes(
 ) -> Result<Vec<StrategyOutcome>, PlanError> {
     let never_both = second.verdict == PlanVerdict::Never;
     let is_new_cluster = matches!(asked, RequestedStrategy::NewCluster { .. });
-    let mut new_cluster =
-        strategy_outcome(stage, Strategy::NewCluster, &strategies::with_new_cluster(service), second, is_new_cluster)?;
+    let mut new_cluster = strategy_outcome(
+        stage,
+        Strategy::NewCluster,
+        &strategies::with_new_cluster(service),
+        second,
+        Choice::requested_if(is_new_cluster),
+    )?;
     let mut recreate = recreate_outcome(stage, service, never_both)?;
     if asked == (RequestedStrategy::NewCluster { or_recreate: true })
         && never_both
@@ -162,16 +188,17 @@ fn strategy_outcomes(
         (new_cluster.requested, recreate.requested) = (false, true);
     }
     let is_alternative = new_cluster.verdict != PlanVerdict::Fits && strategies::supports_incremental(service);
-    let mut ways = vec![new_cluster];
+    let mut strategies = vec![new_cluster];
     if (asked == RequestedStrategy::Incremental || surge.is_some() || is_alternative)
         && let Some(serving) = stage.active_cluster()?
     {
-        ways.extend(
-            IncrementalPlanner { stage, service, serving }.outcomes(surge, asked == RequestedStrategy::Incremental)?,
+        strategies.extend(
+            IncrementalPlanner { stage, service, serving }
+                .outcomes(surge, Choice::requested_if(asked == RequestedStrategy::Incremental))?,
         );
     }
-    ways.push(recreate);
-    Ok(ways)
+    strategies.push(recreate);
+    Ok(strategies)
 }
 
 /// Chooses the surge of an incremental upgrade.
@@ -184,9 +211,9 @@ struct IncrementalPlanner<'a> {
 impl IncrementalPlanner<'_> {
     /// Returns the outcomes with the requested surge, or else the largest that fits; with the
     /// largest that fits, if the requested one doesn't; and with the surge that needs the least.
-    fn outcomes(&self, surge: Option<Percent>, asked: bool) -> Result<Vec<StrategyOutcome>, PlanError> {
+    fn outcomes(&self, surge: Option<Percent>, choice: Choice) -> Result<Vec<StrategyOutcome>, PlanError> {
         let largest = self.largest_by_need();
-        let is_chosen = asked || surge.is_some();
+        let is_chosen = choice == Choice::Requested || surge.is_some();
         let whole: u32 = self.schedule(FULL).workers_at_peak().values().sum();
         if !is_chosen && largest.keys().next().is_none_or(|least| *least >= whole) {
             // Even the smallest surge needs as many workers as a second cluster at full size.
@@ -198,14 +225,14 @@ impl IncrementalPlanner<'_> {
         };
         let least = largest.values().next().copied().unwrap_or(FULL);
         let main = surge.or_else(|| strategies::max_surge(self.service)).or(best).unwrap_or(least);
-        let mut ways = vec![self.strategy_outcome(main, asked)?];
-        let best = if ways[0].verdict == PlanVerdict::Fits { None } else { best };
+        let mut strategies = vec![self.strategy_outcome(main, choice)?];
+        let best = if strategies[0].verdict == PlanVerdict::Fits { None } else { best };
         let others = BTreeSet::from_iter(best.into_iter().chain([least]));
         let need = self.schedule(main).workers_at_peak();
         for other in others.into_iter().rev().filter(|other| self.schedule(*other).workers_at_peak() != need) {
-            ways.push(self.strategy_outcome(other, false)?);
+            strategies.push(self.strategy_outcome(other, Choice::Alternative)?);
         }
-        Ok(ways)
+        Ok(strategies)
     }
 
     /// Returns the largest surge for each number of workers at peak, in ascending order of both. (A
@@ -233,15 +260,30 @@ impl IncrementalPlanner<'_> {
         self.stage.try_upgrade(&strategies::with_peak_cluster(self.service, &self.schedule(surge)), None)
     }
 
-    fn strategy_outcome(&self, surge: Percent, asked: bool) -> Result<StrategyOutcome, PlanError> {
+    fn strategy_outcome(&self, surge: Percent, choice: Choice) -> Result<StrategyOutcome, PlanError> {
         let course = self.schedule(surge);
         let service = strategies::with_peak_cluster(self.service, &course);
         let strategy =
             Strategy::Incremental { surge_percent: surge, step_percent: strategies::step_size(self.service, surge) };
         let outcome = self.stage.try_upgrade(&service, None)?;
-        strategy_outcome_with_timeline(self.stage, strategy, &service, outcome, asked, |per_pod| {
+        strategy_outcome_with_timeline(self.stage, strategy, &service, outcome, choice, |per_pod| {
             course.timeline(per_pod)
         })
+    }
+}
+
+/// Relation of a strategy to the manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// The manifest requests it.
+    Requested,
+    /// It is compared with the requested one.
+    Alternative,
+}
+
+impl Choice {
+    fn requested_if(is_requested: bool) -> Self {
+        if is_requested { Self::Requested } else { Self::Alternative }
     }
 }
 
@@ -271,11 +313,11 @@ fn recreate_outcome(stage: &Sandbox<'_>, service: &RayService, never_both: bool)
     let annotated = strategies::with_recreate_fallback(service);
     if never_both {
         let outcome = stage.try_upgrade(&annotated, None)?;
-        return strategy_outcome(stage, Strategy::Recreate, &annotated, outcome, false);
+        return strategy_outcome(stage, Strategy::Recreate, &annotated, outcome, Choice::Alternative);
     }
     let stage = stage.with_deletion_first();
     let outcome = stage.try_upgrade(&annotated, None)?;
-    strategy_outcome(&stage, Strategy::Recreate, &annotated, outcome, false)
+    strategy_outcome(&stage, Strategy::Recreate, &annotated, outcome, Choice::Alternative)
 }
 
 fn strategy_outcome(
@@ -283,9 +325,9 @@ fn strategy_outcome(
     strategy: Strategy,
     service: &RayService,
     outcome: DryRunOutcome,
-    asked: bool,
+    choice: Choice,
 ) -> Result<StrategyOutcome, PlanError> {
-    strategy_outcome_with_timeline(stage, strategy, service, outcome, asked, |_| None)
+    strategy_outcome_with_timeline(stage, strategy, service, outcome, choice, |_| None)
 }
 
 /// Returns the outcome of a strategy. `timeline` gets the usage per pod of the successful dry run.
@@ -294,7 +336,7 @@ fn strategy_outcome_with_timeline(
     strategy: Strategy,
     service: &RayService,
     outcome: DryRunOutcome,
-    asked: bool,
+    choice: Choice,
     timeline: impl FnOnce(&PerPodUsage) -> Option<Timeline>,
 ) -> Result<StrategyOutcome, PlanError> {
     let least = stage.min_quota(service, &outcome)?;
@@ -308,7 +350,7 @@ fn strategy_outcome_with_timeline(
     };
     Ok(StrategyOutcome {
         strategy,
-        requested: asked,
+        requested: choice == Choice::Requested,
         verdict: outcome.verdict,
         peak: through.as_ref().map(|through| resource_usages(&through.peak)).unwrap_or_default(),
         min_quota: if outcome.needs_no_more_quota() { Some(Vec::new()) } else { least.as_ref().map(changes) },

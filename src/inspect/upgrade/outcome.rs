@@ -149,11 +149,11 @@ impl DryRunOutcome {
         before: &BTreeMap<String, FlavorResourceAmounts>,
         peak: FlavorResourceAmounts,
     ) -> Self {
-        let stands = engine.with_job(service, |sight| ServiceState::observe(engine, &sight));
-        let stands =
-            stands.unwrap_or_else(|| ServiceState::never("the RayService doesn't exist, or is part of another job"));
+        let state = engine.with_job(service, |snapshot| ServiceState::observe(engine, &snapshot));
+        let state =
+            state.unwrap_or_else(|| ServiceState::never("the RayService doesn't exist, or is part of another job"));
         let is_new = |uid: &String| !members_before.contains(uid);
-        let strategy = match (members_before.is_empty(), stands.members.iter().any(is_new)) {
+        let strategy = match (members_before.is_empty(), state.members.iter().any(is_new)) {
             (true, _) => Strategy::Create,
             (false, true) => Strategy::NewCluster,
             (false, false) => Strategy::InPlace,
@@ -165,16 +165,16 @@ impl DryRunOutcome {
             .map(|(job, had)| (job.clone(), decrease(had, now.get(job).unwrap_or(&FlavorResourceAmounts::new()))));
         Self {
             strategy,
-            verdict: stands.verdict,
-            message: stands.message,
-            cluster_queue: stands.cluster_queue,
+            verdict: state.verdict,
+            message: state.message,
+            cluster_queue: state.cluster_queue,
             peak,
             usage_before: before.get(&service_name).cloned().unwrap_or_default(),
             usage_after: now.get(&service_name).cloned().unwrap_or_default(),
-            suggested_quota: stands.suggested_quota,
-            may_need_quota: stands.may_need_quota,
+            suggested_quota: state.suggested_quota,
+            may_need_quota: state.may_need_quota,
             quota_lost: lost.filter(|(_, lost)| !lost.is_empty()).collect(),
-            per_pod: stands.per_pod,
+            per_pod: state.per_pod,
         }
     }
 
@@ -234,16 +234,16 @@ impl ServiceState {
         }
     }
 
-    fn observe(engine: &Engine, sight: &JobSnapshot<'_>) -> Self {
-        let members: Vec<Member> = sight.job.members().into_iter().filter(|member| !member.is_terminating).collect();
-        let slices = slices::slices_of(sight.workloads.iter().copied());
+    fn observe(engine: &Engine, snapshot: &JobSnapshot<'_>) -> Self {
+        let members: Vec<Member> = snapshot.job.members().into_iter().filter(|member| !member.is_terminating).collect();
+        let slices = slices::slices_of(snapshot.workloads.iter().copied());
         let waiting = slices::pending(&slices).map(|slice| slice.workload);
         let covering = slices::covering(&slices);
         let waits_for = waiting.and_then(|workload| engine.scheduler().explain(&ObjectKey::of(workload)));
         let asks = waiting.or(covering.map(|slice| slice.workload));
-        let can_be = !condition::is_false(sight.job.conditions(), UPGRADE_ADMISSIBLE);
+        let can_be = !condition::is_false(snapshot.job.conditions(), UPGRADE_ADMISSIBLE);
         let verdict = match &waits_for {
-            _ if sight.managed == ManagementState::Unmanaged || is_covered(sight, &members, covering) => {
+            _ if snapshot.managed == ManagementState::Unmanaged || is_covered(snapshot, &members, covering) => {
                 PlanVerdict::Fits
             }
             Some(waiting) if can_be && waiting.resolves_without_changes() => PlanVerdict::Pending,
@@ -251,7 +251,7 @@ impl ServiceState {
         };
         Self {
             verdict,
-            message: if verdict == PlanVerdict::Fits { None } else { blocking_message(sight) },
+            message: if verdict == PlanVerdict::Fits { None } else { blocking_message(snapshot) },
             cluster_queue: asks.and_then(|workload| queue_path(engine.cluster_state(), workload).into_iter().next()),
             may_need_quota: waits_for.as_ref().is_none_or(PendingCause::is_queued),
             suggested_quota: waits_for.as_ref().map(suggested_quota).unwrap_or_default(),
@@ -263,15 +263,15 @@ impl ServiceState {
 
 /// Returns true if the covering slice covers every group of the RayService; during an upgrade, only
 /// those of the pending cluster, since the active one may still be pending for more.
-fn is_covered(sight: &JobSnapshot<'_>, members: &[Member], covering: Option<&Slice<'_>>) -> bool {
+fn is_covered(snapshot: &JobSnapshot<'_>, members: &[Member], covering: Option<&Slice<'_>>) -> bool {
     let Some(slice) = covering else { return false };
     let is_covered = |member: &Member| {
         let granted = slice.granted_pods(member);
         let has = |group: &PodGroupDemand| granted.get(&group.name).copied().unwrap_or(0) >= group.count;
         member.groups.as_ref().as_ref().is_ok_and(|groups| groups.iter().all(has))
     };
-    let held = condition::is_true(sight.job.conditions(), UPGRADE_BLOCKED);
-    match members.iter().find(|member| Some(&member.uid) == sight.job.pending_member().as_ref()) {
+    let held = condition::is_true(snapshot.job.conditions(), UPGRADE_BLOCKED);
+    match members.iter().find(|member| Some(&member.uid) == snapshot.job.pending_member().as_ref()) {
         Some(next) => is_covered(next),
         None => !held && !members.is_empty() && members.iter().all(is_covered),
     }
@@ -279,10 +279,10 @@ fn is_covered(sight: &JobSnapshot<'_>, members: &[Member], covering: Option<&Sli
 
 /// Returns the message of the most severe blocking condition: UpgradeBlocked, then
 /// UpgradeAdmissible, then Admitted; None if none blocks.
-fn blocking_message(sight: &JobSnapshot<'_>) -> Option<String> {
-    let conditions = sight.job.conditions();
-    let held = condition::get(conditions, UPGRADE_BLOCKED).filter(|held| held.status == "True");
-    let is_false = |kind| condition::get(conditions, kind).filter(|condition| condition.status == "False");
+fn blocking_message(snapshot: &JobSnapshot<'_>) -> Option<String> {
+    let conditions = snapshot.job.conditions();
+    let held = condition::get_true(conditions, UPGRADE_BLOCKED);
+    let is_false = |kind| condition::get_false(conditions, kind);
     let most_severe = held.or_else(|| is_false(UPGRADE_ADMISSIBLE)).or_else(|| is_false(ADMITTED))?;
     Some(most_severe.message.clone())
 }
@@ -293,10 +293,10 @@ fn suggested_quota(waiting: &PendingCause) -> FlavorResourceAmounts {
 }
 
 /// Returns the usage of each job, by kind, namespace and name; without jobs that use nothing.
-pub(super) fn usage_by_job(world: &ClusterState) -> BTreeMap<String, FlavorResourceAmounts> {
+pub(super) fn usage_by_job(state: &ClusterState) -> BTreeMap<String, FlavorResourceAmounts> {
     let mut by_owner: BTreeMap<String, Vec<&Workload>> = BTreeMap::new();
-    for (key, workload) in world.workloads.iter() {
-        by_owner.entry(owner_name(world, key)).or_default().push(workload);
+    for (key, workload) in state.workloads.iter() {
+        by_owner.entry(owner_name(state, key)).or_default().push(workload);
     }
     by_owner
         .into_iter()

@@ -13,7 +13,7 @@ use super::timeline::PlannedCluster;
 use crate::dry_run::{DryRun, PolicyConfig};
 use crate::kubectl_apply::apply_manifest;
 use crate::remediation::QuotaChange;
-use crate::snapshot::{Snapshot, object_ref};
+use crate::snapshot::{ManifestHeader, Snapshot};
 use sluice_api::kueue::ClusterQueue;
 use sluice_api::quantity::Amount;
 use sluice_api::ray::{RayCluster, RayService};
@@ -44,29 +44,23 @@ impl<'a> Sandbox<'a> {
         policy: &'a PolicyConfig,
         now: Timestamp,
     ) -> Result<(Self, RayService), PlanError> {
-        let mut rehearsal = DryRun::start(snapshot, policy, now);
+        let mut dry_run = DryRun::start(snapshot, policy, now);
         let mut services = Vec::new();
         for manifest in manifests {
-            let reference = object_ref(&manifest).map_err(PlanError::InvalidManifest)?;
-            let invalid = |problem: String| PlanError::InvalidManifest(format!("{reference}: {problem}"));
-            match apply_manifest(snapshot.get(&reference), manifest).map_err(invalid)? {
+            let ManifestHeader { id, .. } = ManifestHeader::read(&manifest)?;
+            let applied = apply_manifest(snapshot.get(id.clone()), manifest)
+                .map_err(|source| PlanError::NotApplicable { object: Box::new(id), source })?;
+            match applied {
                 Some(Object::RayService(service)) => services.push(service.as_ref().clone()),
-                Some(other) => rehearsal.apply(&other),
+                Some(other) => dry_run.apply(&other),
                 None => {}
             }
         }
         let one = <[RayService; 1]>::try_from(services);
-        let [service] = one.map_err(|all| {
-            PlanError::InvalidManifest(format!("expected exactly one RayService in the manifest, found {}", all.len()))
-        })?;
-        rehearsal.run_to_fixpoint(|_| ())?;
-        let stage = Self {
-            snapshot: rehearsal.snapshot(),
-            policy,
-            now,
-            service: ObjectRef::of(&service),
-            deletes_first: false,
-        };
+        let [service] = one.map_err(|all| PlanError::NotOneService { found: all.len() })?;
+        dry_run.run_to_fixpoint(|_| ())?;
+        let stage =
+            Self { snapshot: dry_run.snapshot(), policy, now, service: ObjectRef::of(&service), deletes_first: false };
         Ok((stage, service))
     }
 
@@ -80,12 +74,12 @@ impl<'a> Sandbox<'a> {
     /// # Errors
     /// If the dry run doesn't converge.
     pub(super) fn active_cluster(&self) -> Result<Option<PlannedCluster>, PlanError> {
-        let mut rehearsal = DryRun::start(&self.snapshot, self.policy, self.now);
-        rehearsal.run_to_fixpoint(|_| ())?;
-        let see = |sight: JobSnapshot<'_>| {
-            sight.job.members().into_iter().find(|member| !member.is_surge && !member.is_terminating)
+        let mut dry_run = DryRun::start(&self.snapshot, self.policy, self.now);
+        dry_run.run_to_fixpoint(|_| ())?;
+        let see = |snapshot: JobSnapshot<'_>| {
+            snapshot.job.members().into_iter().find(|member| !member.is_surge && !member.is_terminating)
         };
-        let Some(member) = rehearsal.engine().with_job(&self.service, see).flatten() else { return Ok(None) };
+        let Some(member) = dry_run.engine().with_job(&self.service, see).flatten() else { return Ok(None) };
         let cluster = ObjectRef::named::<RayCluster>(self.service.namespace.clone(), member.name);
         Ok(match (self.snapshot.get(&self.service), self.snapshot.get(&cluster)) {
             (Some(Object::RayService(service)), Some(Object::RayCluster(cluster))) => {
@@ -110,28 +104,28 @@ impl<'a> Sandbox<'a> {
         to: &RayService,
         quota: Option<(&str, &FlavorResourceAmounts)>,
     ) -> Result<DryRunOutcome, PlanError> {
-        let mut rehearsal = DryRun::start(&self.snapshot, self.policy, self.now);
+        let mut dry_run = DryRun::start(&self.snapshot, self.policy, self.now);
         if let Some(queue) = quota.and_then(|(queue, quota)| Some(with_quota(self.cluster_queue(queue)?, quota))) {
-            rehearsal.apply(&queue);
+            dry_run.apply(&queue);
         }
-        rehearsal.run_to_fixpoint(|_| ())?;
-        let before = usage_by_job(rehearsal.engine().cluster_state());
-        let members_before = self.member_uids(rehearsal.engine());
+        dry_run.run_to_fixpoint(|_| ())?;
+        let before = usage_by_job(dry_run.engine().cluster_state());
+        let members_before = self.member_uids(dry_run.engine());
         let mut peak = FlavorResourceAmounts::new();
         let mut see = |engine: &Engine| {
-            let used = engine.with_job(&self.service, |sight| usage(sight.workloads));
+            let used = engine.with_job(&self.service, |snapshot| usage(snapshot.workloads));
             for (place, amount) in used.unwrap_or_default() {
                 let highest = peak.entry(place).or_default();
                 *highest = amount.max(*highest);
             }
         };
-        see(rehearsal.engine());
+        see(dry_run.engine());
         if self.deletes_first {
-            rehearsal.remove_with_dependents(&self.service);
+            dry_run.remove_with_dependents(&self.service);
         }
-        rehearsal.apply(&Object::RayService(Arc::new(to.clone())));
-        rehearsal.run_to_fixpoint(see)?;
-        Ok(DryRunOutcome::evaluate(rehearsal.engine(), &self.service, &members_before, &before, peak))
+        dry_run.apply(&Object::RayService(Arc::new(to.clone())));
+        dry_run.run_to_fixpoint(see)?;
+        Ok(DryRunOutcome::evaluate(dry_run.engine(), &self.service, &members_before, &before, peak))
     }
 
     /// Returns the minimum quota with which the upgrade to `to` fits; None if no quota is
@@ -173,8 +167,8 @@ impl<'a> Sandbox<'a> {
 
     /// Returns the uids of the RayClusters of the RayService.
     fn member_uids(&self, engine: &Engine) -> BTreeSet<String> {
-        let uids =
-            engine.with_job(&self.service, |sight| sight.job.members().into_iter().map(|member| member.uid).collect());
+        let uids = engine
+            .with_job(&self.service, |snapshot| snapshot.job.members().into_iter().map(|member| member.uid).collect());
         uids.unwrap_or_default()
     }
 }

@@ -101,13 +101,13 @@ fn state(steps: &[Value]) -> Snapshot {
 }
 
 fn with(state: &Snapshot, objects: &Value) -> Snapshot {
-    let mut rehearsal = DryRun::start(state, &PolicyConfig::default(), NOW);
+    let mut dry_run = DryRun::start(state, &PolicyConfig::default(), NOW);
     for object in in_a_list(objects) {
         let object = apply_manifest(None, object).expect("an object").expect("a watched kind");
-        rehearsal.apply(&object);
+        dry_run.apply(&object);
     }
-    rehearsal.run_to_fixpoint(|_| ()).expect("a fixpoint");
-    rehearsal.snapshot()
+    dry_run.run_to_fixpoint(|_| ()).expect("a fixpoint");
+    dry_run.snapshot()
 }
 
 fn planned(state: &Snapshot, manifest: &Value, surge: Option<Percent>) -> UpgradePlan {

@@ -65,8 +65,8 @@ impl GenericJob for FakeJob {
         let write = Write { target: self.reference(), op: WriteOp::Patch(Value::Null), blocked_by: Vec::new() };
         self.template_is_open.then_some(write)
     }
-    fn set_gate_open(&self, member: &str, open: bool) -> Option<Write> {
-        self.gate_writes.borrow_mut().push((member.to_owned(), open));
+    fn set_gate(&self, member: &str, gate: Gate) -> Option<Write> {
+        self.gate_writes.borrow_mut().push((member.to_owned(), gate == Gate::Open));
         Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), blocked_by: Vec::new() })
     }
     fn pending_member(&self) -> Option<String> {
@@ -175,7 +175,7 @@ pub(super) fn terminating(member: Member) -> Member {
 }
 
 /// State of a job that has these slices.
-pub(super) fn view<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> ReconcileContext<'a> {
+pub(super) fn context<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> ReconcileContext<'a> {
     ReconcileContext {
         job,
         managed: if job.queue_name().is_some() { ManagementState::InQueue } else { ManagementState::Unmanaged },
@@ -194,7 +194,7 @@ pub(super) fn view<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> ReconcileCo
 
 /// Plans for a job that has these slices.
 pub(super) fn plan_for(job: &FakeJob, slices: &[&Workload]) -> Plan {
-    plan(&view(job, slices))
+    plan(&context(job, slices))
 }
 
 /// Returns the slice that a plan creates, as the API server would store it.

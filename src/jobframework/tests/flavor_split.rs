@@ -6,7 +6,7 @@ use crate::slice_record::MAX_POD_SETS;
 /// Plans while these PodSets do not fit in the flavor that their running pods use.
 fn plan_flavor_bound(job: &FakeJob, slices: &[&Workload], pod_sets: &[&str]) -> Plan {
     let pinned = |_: &Workload| pod_sets.iter().map(|name| (*name).to_owned()).collect();
-    plan(&ReconcileContext { flavor_bound_pod_sets: &pinned, ..view(job, slices) })
+    plan(&ReconcileContext { flavor_bound_pod_sets: &pinned, ..context(job, slices) })
 }
 
 /// Active member `a`, pending member `b` whose workers do not fit in the flavor of those of `a`,

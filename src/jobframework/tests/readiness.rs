@@ -6,7 +6,7 @@ use super::*;
 
 /// Plans a job whose queue acts on PodsReady.
 fn plan_with_readiness(job: &FakeJob, slices: &[&Workload]) -> Plan {
-    plan(&ReconcileContext { reports_pods_ready: true, ..view(job, slices) })
+    plan(&ReconcileContext { reports_pods_ready: true, ..context(job, slices) })
 }
 
 /// A member that runs all its pods, with its head and this number of workers ready.

@@ -72,7 +72,7 @@ fn upgrade_condition(
     held: &Workload,
     queue: &sluice_queue::Scheduler,
 ) -> Option<(String, String, String)> {
-    plan(&ReconcileContext { scheduler: queue, ..view(job, &[held]) });
+    plan(&ReconcileContext { scheduler: queue, ..context(job, &[held]) });
     job.last_condition(UPGRADE_ADMISSIBLE).map(|said| (said.status, said.reason, said.message))
 }
 

@@ -2,7 +2,7 @@
 //! `pkg/scheduler/preemption/preemption.go`, `classicalPreemptions`, and
 //! `pkg/scheduler/preemption/classical`).
 
-use super::{PreemptionRequest, Target, TargetSearch};
+use super::{Borrowing, PreemptionRequest, Target, TargetSearch};
 use crate::PreemptionReason;
 use crate::ledger::FlavorResourceQuantities;
 use crate::tree::{FlavorResourceId, NodeId, UsageView};
@@ -48,15 +48,15 @@ impl TargetSearch<'_> {
         let below_nominal = |fr: &FlavorResourceId| {
             self.tree.nominal_quota(self.node, *fr) > self.tree.usage(self.node, *fr, UsageView::Planned)
         };
-        let attempts: &[bool] =
+        let attempts: &[Borrowing] =
             if no_cohort_candidates || (forbidden && !want.needs_preemption.iter().all(below_nominal)) {
-                &[true]
+                &[Borrowing::Allowed]
             } else if forbidden && no_hierarchical {
-                &[false, true]
+                &[Borrowing::Forbidden, Borrowing::Allowed]
             } else {
-                &[true, false]
+                &[Borrowing::Allowed, Borrowing::Forbidden]
             };
-        let found = attempts.iter().map(|may_borrow| self.remove_until_fits(want, &candidates, *may_borrow));
+        let found = attempts.iter().map(|borrowing| self.remove_until_fits(want, &candidates, *borrowing));
         found.into_iter().find(|victims| !victims.is_empty()).unwrap_or_default()
     }
 
@@ -66,31 +66,31 @@ impl TargetSearch<'_> {
         &mut self,
         want: &PreemptionRequest<'_>,
         candidates: &[CohortCandidate],
-        may_borrow: bool,
+        borrowing: Borrowing,
     ) -> Vec<Target> {
         let mut victims = Vec::new();
         for candidate in candidates {
-            if !self.still_valid(candidate, want, may_borrow) {
+            if !self.still_valid(candidate, want, borrowing) {
                 continue;
             }
-            self.simulate_one(&candidate.target, true);
+            self.evict(&candidate.target);
             victims.push(candidate.target.clone());
-            if self.fits(want, may_borrow) {
-                return self.fill_back(victims, |search| search.fits(want, may_borrow));
+            if self.fits(want, borrowing) {
+                return self.fill_back(victims, |search| search.fits(want, borrowing));
             }
         }
-        self.simulate(&victims, false);
+        self.restore_all(&victims);
         Vec::new()
     }
 
     /// Reports whether a candidate, and each Cohort below the common one, still exceeds its quota
     /// after the earlier targets.
-    fn still_valid(&self, candidate: &CohortCandidate, want: &PreemptionRequest<'_>, may_borrow: bool) -> bool {
+    fn still_valid(&self, candidate: &CohortCandidate, want: &PreemptionRequest<'_>, borrowing: Borrowing) -> bool {
         let node = candidate.target.cluster_queue;
         if node == self.node {
             return true;
         }
-        if may_borrow && candidate.only_without_borrowing {
+        if borrowing == Borrowing::Allowed && candidate.only_without_borrowing {
             return false;
         }
         let below_common = self.tree.ancestors(node).take_while(|above| *above != candidate.lowest_common_cohort);

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 
-use super::{PreemptionRequest, Target, TargetSearch};
+use super::{Borrowing, PreemptionRequest, Target, TargetSearch};
 use crate::PreemptionReason;
 use crate::settings::PreemptionStrategy;
 use crate::tree::{CohortTree, DominantShare, LargestShare, NodeId, UsageView};
@@ -92,13 +92,15 @@ impl TargetSearch<'_> {
         }
         self.add_usage(self.node, want.usage, -1);
         if !pass.fits {
-            self.simulate(&pass.targets, false);
+            self.restore_all(&pass.targets);
             return Vec::new();
         }
         // If the workload does not borrow without its own targets, dropping one of them must not
         // make it borrow: it would be preempted in turn.
-        let may_borrow = pass.targets.iter().all(|victim| victim.cluster_queue == self.node) || !self.fits(want, false);
-        self.fill_back(pass.targets, |search| search.fits(want, may_borrow))
+        let may_borrow = pass.targets.iter().all(|victim| victim.cluster_queue == self.node)
+            || !self.fits(want, Borrowing::Forbidden);
+        let borrowing = if may_borrow { Borrowing::Allowed } else { Borrowing::Forbidden };
+        self.fill_back(pass.targets, |search| search.fits(want, borrowing))
     }
 
     /// Reports whether any other ClusterQueue may have to be preempted: the preemptor does not
@@ -129,7 +131,7 @@ impl TargetSearch<'_> {
     /// Reports whether the usage fits while it is added to the tree.
     fn fits_with_usage_added(&mut self, want: &PreemptionRequest<'_>) -> bool {
         self.add_usage(self.node, want.usage, -1);
-        let fits = self.fits(want, true);
+        let fits = self.fits(want, Borrowing::Allowed);
         self.add_usage(self.node, want.usage, 1);
         fits
     }
@@ -154,7 +156,7 @@ impl TargetSearch<'_> {
                 self.first_allowed_by_strategy(node, rule, candidates, &mut pass.skipped)
             };
             let Some(victim) = victim else { continue };
-            self.simulate_one(&victim, true);
+            self.evict(&victim);
             pass.targets.push(victim);
             if self.fits_with_usage_added(want) {
                 pass.fits = true;
@@ -178,9 +180,9 @@ impl TargetSearch<'_> {
         while let Some(victim) = candidates.pop(self.tree, node) {
             let allowed = match rule {
                 PreemptionStrategy::LessThanOrEqualToFinalShare => {
-                    self.simulate_one(&victim, true);
+                    self.evict(&victim);
                     let left = self.share(theirs);
-                    self.simulate_one(&victim, false);
+                    self.restore(&victim);
                     our_share.compare(left).is_le()
                 }
                 PreemptionStrategy::LessThanInitialShare => our_share.compare(their_share).is_lt(),
@@ -209,7 +211,7 @@ impl TargetSearch<'_> {
                 .subtrees_below_common(node)
                 .is_some_and(|(ours, theirs)| self.share(ours).compare(self.share(theirs)).is_lt());
             if let Some(victim) = candidates.pop(self.tree, node).filter(|_| allowed) {
-                self.simulate_one(&victim, true);
+                self.evict(&victim);
                 pass.targets.push(victim);
                 if self.fits_with_usage_added(want) {
                     pass.fits = true;

@@ -84,6 +84,15 @@ struct PreemptionRequest<'a> {
     exempt: &'a BTreeMap<WorkloadId, PreemptionScope>,
 }
 
+/// Permission of the preemptor to borrow once its targets are evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Borrowing {
+    /// It may use quota of its Cohort.
+    Allowed,
+    /// It must fit in the nominal quota of its ClusterQueue.
+    Forbidden,
+}
+
 impl PreemptionOracle for TargetSearch<'_> {
     fn tree(&self) -> &CohortTree {
         self.tree
@@ -93,9 +102,9 @@ impl PreemptionOracle for TargetSearch<'_> {
         let usage = FlavorResourceQuantities::from([(fr, amount)]);
         let victims = self.find_targets(&usage, &[fr]);
         self.without_predecessor(|search| {
-            search.simulate(&victims, true);
+            search.evict_all(&victims);
             let level = search.tree.lowest_fit(search.node, fr, amount, UsageView::Planned, 0).height;
-            search.simulate(&victims, false);
+            search.restore_all(&victims);
             let own = victims.iter().any(|victim| victim.cluster_queue == search.node);
             let mode = match (victims.is_empty(), own) {
                 (true, _) => PreemptionMode::NoPreemptionCandidates,
@@ -155,22 +164,34 @@ impl TargetSearch<'_> {
         }
     }
 
-    /// Removes the usage of targets from the tree if `away`, otherwise adds it again.
-    fn simulate(&mut self, victims: &[Target], away: bool) {
+    /// Removes the usage of a target from the tree.
+    fn evict(&mut self, victim: &Target) {
+        self.add_usage(victim.cluster_queue, victim.usage.iter(), -1);
+    }
+
+    /// Adds the usage of an evicted target again.
+    fn restore(&mut self, victim: &Target) {
+        self.add_usage(victim.cluster_queue, victim.usage.iter(), 1);
+    }
+
+    fn evict_all(&mut self, victims: &[Target]) {
         for victim in victims {
-            self.simulate_one(victim, away);
+            self.evict(victim);
         }
     }
 
-    fn simulate_one(&mut self, victim: &Target, away: bool) {
-        self.add_usage(victim.cluster_queue, victim.usage.iter(), if away { -1 } else { 1 });
+    fn restore_all(&mut self, victims: &[Target]) {
+        for victim in victims {
+            self.restore(victim);
+        }
     }
 
-    /// Reports whether the usage fits, without borrowing unless `may_borrow`.
-    fn fits(&self, want: &PreemptionRequest<'_>, may_borrow: bool) -> bool {
+    /// Reports whether the usage fits.
+    fn fits(&self, want: &PreemptionRequest<'_>, borrowing: Borrowing) -> bool {
         want.usage.iter().all(|(fr, amount)| {
             let borrows = self.tree.would_borrow(self.node, *fr, *amount, UsageView::Planned);
-            (may_borrow || !borrows) && *amount <= self.tree.available(self.node, *fr, UsageView::Planned, 0)
+            (borrowing == Borrowing::Allowed || !borrows)
+                && *amount <= self.tree.available(self.node, *fr, UsageView::Planned, 0)
         })
     }
 
@@ -182,14 +203,14 @@ impl TargetSearch<'_> {
             if victims.iter().any(|victim| victim.depends_on(&victims[index])) {
                 continue;
             }
-            self.simulate_one(&victims[index], false);
+            self.restore(&victims[index]);
             if fits(self) {
                 victims.swap_remove(index);
             } else {
-                self.simulate_one(&victims[index], true);
+                self.evict(&victims[index]);
             }
         }
-        self.simulate(&victims, false);
+        self.restore_all(&victims);
         victims
     }
 }

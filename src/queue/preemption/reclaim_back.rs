@@ -53,7 +53,7 @@ impl TargetSearch<'_> {
         if victims.iter().all(|victim| victim.cluster_queue == self.node) {
             return None;
         }
-        self.simulate(victims, true);
+        self.evict_all(victims);
         self.add_usage(self.node, want.usage, 1);
         let queues: BTreeSet<NodeId> = victims.iter().map(|victim| victim.cluster_queue).collect();
         let claiming: Vec<NodeId> = queues
@@ -63,7 +63,7 @@ impl TargetSearch<'_> {
         let theirs = victims.iter().filter(|victim| claiming.contains(&victim.cluster_queue));
         let last = theirs.map(|victim| &victim.order).max().map(|rank| (rank.workload, rank.scope));
         self.add_usage(self.node, want.usage, -1);
-        self.simulate(victims, false);
+        self.restore_all(victims);
         last
     }
 

@@ -55,6 +55,15 @@ pub(super) enum Outcome {
 /// ClusterQueue has had, so that none has two turns before another has one.
 type TurnOrder = (Reverse<bool>, u32, u32, QueueOrder, NodeId);
 
+/// Time at which a nomination is checked again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recheck {
+    /// Once the validity of the nomination ends.
+    AsItHolds,
+    /// In every turn: a parked workload of the ClusterQueue may have become admissible.
+    EveryTurn,
+}
+
 /// The turns of one tree in one cycle.
 #[derive(Default)]
 pub(super) struct EntryIterator {
@@ -92,11 +101,11 @@ impl EntryIterator {
     }
 
     /// Records the nomination of a ClusterQueue.
-    pub(super) fn set_nomination(&mut self, node: NodeId, candidate: Option<Nomination>, restless: bool) {
+    pub(super) fn set_nomination(&mut self, node: NodeId, candidate: Option<Nomination>, recheck: Recheck) {
         let holds = candidate.as_ref().map_or(Validity::UntilHeadChanges, |candidate| candidate.validity);
         self.recheck_every_turn.remove(&node);
         self.recheck_when_taken.remove(&node);
-        if restless || holds == Validity::ThisTurn {
+        if recheck == Recheck::EveryTurn || holds == Validity::ThisTurn {
             self.recheck_every_turn.insert(node);
         } else if holds == Validity::WhileFree {
             self.recheck_when_taken.insert(node);
@@ -114,7 +123,7 @@ impl EntryIterator {
 
     /// Removes a ClusterQueue that has had its turn from the order, and counts the turn.
     pub(super) fn finish_turn(&mut self, node: NodeId) {
-        self.set_nomination(node, None, false);
+        self.set_nomination(node, None, Recheck::AsItHolds);
         *self.turns_taken.entry(node).or_default() += 1;
         self.finished_turns += 1;
     }

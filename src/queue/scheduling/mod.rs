@@ -13,7 +13,7 @@ mod tournament;
 
 use std::collections::BTreeSet;
 
-use classical_iterator::{EntryIterator, Nomination, Outcome, Validity};
+use classical_iterator::{EntryIterator, Nomination, Outcome, Recheck, Validity};
 pub(super) use inadmissible::RetryCondition;
 
 use super::Preemption;
@@ -90,7 +90,7 @@ impl Scheduler {
             changed_cluster_queues: BTreeSet::from([node]),
         };
         self.mark_related_slices(workload, &mut outcome);
-        let mut promise = CapacityReservation {
+        let mut reservation = CapacityReservation {
             node,
             workload,
             queue_position: None,
@@ -105,21 +105,21 @@ impl Scheduler {
                 admitted.push(workload);
             }
             Outcome::Preempt(victims) => {
-                promise.preemption_issued = !victims.is_empty();
-                promise.queue_position =
+                reservation.preemption_issued = !victims.is_empty();
+                reservation.queue_position =
                     self.workloads.get(workload).and_then(|slot| slot.accounting.queue_position.clone());
-                outcome.capacity_released |= promise.preemption_issued;
+                outcome.capacity_released |= reservation.preemption_issued;
                 outcome.cluster_queue_done = strict;
                 for victim in victims {
                     outcome.changed_cluster_queues.insert(victim.cluster_queue);
                     self.mark_related_slices(victim.order.workload, &mut outcome);
                     self.issue_preemption(&victim, workload, node);
                 }
-                self.reserve(root, promise);
+                self.reserve(root, reservation);
             }
             Outcome::Reserve => {
                 outcome.cluster_queue_done = true;
-                self.reserve(root, promise);
+                self.reserve(root, reservation);
             }
         }
         outcome
@@ -206,8 +206,8 @@ impl Scheduler {
     fn renominate(&mut self, node: NodeId, table: &mut EntryIterator) {
         self.reactivate(node);
         let candidate = if table.done.contains(&node) { None } else { self.nominate(node) };
-        let restless = self.cluster_queue(node).is_some_and(|state| state.pending_queue.has_parked_until_changed());
-        table.set_nomination(node, candidate, restless);
+        let parked = self.cluster_queue(node).is_some_and(|state| state.pending_queue.has_parked_until_changed());
+        table.set_nomination(node, candidate, if parked { Recheck::EveryTurn } else { Recheck::AsItHolds });
     }
 
     /// Evicts a target, or the preempted part of it.

@@ -63,8 +63,9 @@ impl Scheduler {
                 // With StrictFIFO, nothing behind the head is tried. Unless the ClusterQueue can
                 // reclaim its quota from workloads of any priority, capacity is reserved for the
                 // head now.
-                AttemptResult::NotAdmissible { needs, without_candidates: hopeless } if strict => {
-                    let Some(mut assignment) = hopeless.filter(|_| rules.reclaim_within_cohort != ReclaimPolicy::Any)
+                AttemptResult::NotAdmissible { needs, without_candidates } if strict => {
+                    let Some(mut assignment) =
+                        without_candidates.filter(|_| rules.reclaim_within_cohort != ReclaimPolicy::Any)
                     else {
                         self.park_inadmissible(node, &rank, needs);
                         return None;
@@ -202,21 +203,19 @@ fn try_reserved_then_requested<'a>(
 /// the largest admissible part.
 fn largest_admissible(attempt: &FlavorAssigner<'_>, search: &mut TargetSearch<'_>, whole: &[i32]) -> AttemptResult {
     let verdict = try_counts(attempt, search, whole);
-    let (smaller, hopeless) = match (verdict, &attempt.requests.growth_plan) {
-        (AttemptResult::NotAdmissible { without_candidates: hopeless, .. }, Some(ladder)) => {
+    let (smaller, without_candidates) = match (verdict, &attempt.requests.growth_plan) {
+        (AttemptResult::NotAdmissible { without_candidates, .. }, Some(growth_plan)) => {
             let gets =
                 |counts: &[i32]| !matches!(try_counts(attempt, search, counts), AttemptResult::NotAdmissible { .. });
-            let most = ladder.largest_fitting(whole, gets);
-            (most.map(|counts| try_counts(attempt, search, &counts)), hopeless)
+            let most = growth_plan.largest_fitting(whole, gets);
+            (most.map(|counts| try_counts(attempt, search, &counts)), without_candidates)
         }
-        (AttemptResult::NotAdmissible { without_candidates: hopeless, .. }, None)
-            if attempt.requests.reducible(whole) > 0 =>
-        {
-            (largest_reduced(attempt, search, whole), hopeless)
+        (AttemptResult::NotAdmissible { without_candidates, .. }, None) if attempt.requests.reducible(whole) > 0 => {
+            (largest_reduced(attempt, search, whole), without_candidates)
         }
         (verdict, _) => return verdict,
     };
-    smaller.unwrap_or(AttemptResult::NotAdmissible { needs: Vec::new(), without_candidates: hopeless })
+    smaller.unwrap_or(AttemptResult::NotAdmissible { needs: Vec::new(), without_candidates })
 }
 
 /// Tries the workload with as few pods removed as possible.

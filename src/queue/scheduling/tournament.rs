@@ -271,9 +271,9 @@ impl Scheduler {
     /// Sets thresholds for parked workloads: they may preempt once a sibling has a share as large
     /// as theirs, even if no quota is released.
     fn set_share_thresholds(&self, node: NodeId, tournament: &mut Tournament) {
-        let restless =
+        let rechecked =
             self.cluster_queue(node).into_iter().flat_map(|state| state.pending_queue.parked_until_changed());
-        for watch in restless.filter_map(|(_, watch)| watch) {
+        for watch in rechecked.filter_map(|(_, watch)| watch) {
             for alarm in self.share_thresholds(node, watch) {
                 let due = PendingThreshold { share: alarm.share, fr: alarm.fr, node };
                 tournament.share_thresholds.entry(alarm.cohort).or_default().insert(due);

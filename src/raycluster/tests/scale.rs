@@ -34,7 +34,9 @@ fn pod(cluster: &RayCluster, group: &PodGroup, slot: u32, letter: char) -> Pod {
     if !phase.is_empty() {
         pod.status = serde_json::from_value(status).expect("a pod status");
     }
-    scheduling_gate::set_gated(pod.spec.get_or_insert_default(), letter == 'g');
+    if letter == 'g' {
+        scheduling_gate::add(pod.spec.get_or_insert_default());
+    }
     if letter == 't' {
         pod.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time"));
     }

@@ -149,7 +149,7 @@ impl<'a> TrafficRouting<'a> {
     fn gateway_obstacle(&self, service: &RayService, class: Option<&str>) -> Option<String> {
         let Some(gateway) = self.gateway else { return Some(self.missing_gateway_message(service, class)) };
         let name = format!("Gateway {}", gateway.name_any());
-        let conditions = gateway.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        let conditions = gateway.conditions();
         let unmet = unmet_condition(&name, conditions, &[ACCEPTED, PROGRAMMED], gateway.metadata.generation)?;
         let lacks_class = self.gateway_class.is_none() && manages_gateway(service);
         Some(if lacks_class { self.missing_gateway_message(service, class) } else { unmet })

@@ -8,7 +8,7 @@ use kube_core::ResourceExt;
 
 use super::state_machine::{FULL, Percent};
 use super::workers;
-use crate::clusters::{is_pod_ready, is_pod_terminating};
+use sluice_api::pod;
 use sluice_api::ray::{RayCluster, ScaleStrategy, WorkerGroupSpec, names};
 use sluice_plan::{Replica, ServeStatus};
 use sluice_raycluster::groups::desired_replicas;
@@ -94,12 +94,12 @@ fn scale_down(
     occupied: &BTreeSet<String>,
 ) -> Option<(i32, Vec<String>)> {
     let wanted = usize::try_from(wanted).unwrap_or(0);
-    let is_leaving = |pod: &&Pod| is_pod_terminating(pod) || workers_to_delete(group).contains(&pod.name_any());
+    let is_leaving = |pod: &&Pod| pod::is_terminating(pod) || workers_to_delete(group).contains(&pod.name_any());
     let mut candidates = worker_replicas(group, pods)?;
     candidates.retain(|unit| !unit.iter().any(is_leaving));
     let surplus = candidates.len().saturating_sub(wanted);
     let mut free: Vec<&WorkerReplica<'_>> = candidates.iter().filter(|unit| !is_occupied(unit, occupied)).collect();
-    free.sort_by_key(|unit| (unit.iter().all(|pod| is_pod_ready(pod)), unit.iter().map(|pod| pod.name_any()).max()));
+    free.sort_by_key(|unit| (unit.iter().all(|pod| pod::is_ready(pod)), unit.iter().map(|pod| pod.name_any()).max()));
     free.truncate(surplus);
     let remaining = candidates.len() - free.len();
     let deleted = free.into_iter().flatten().map(|pod| pod.name_any());

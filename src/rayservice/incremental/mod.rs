@@ -125,6 +125,20 @@ pub(super) fn roll_back_if_needed(
     if is_restored && is_drained { action } else { UpgradeAction::RollBack(pending) }
 }
 
+/// Reason why no step of an incremental upgrade is possible.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RolloutObstacle {
+    /// The whole upgrade is blocked.
+    #[error("the upgrade is blocked")]
+    UpgradeBlocked,
+    /// Traffic can't be split, as described.
+    #[error("{0}")]
+    Routing(String),
+    /// The owner paused it.
+    #[error("it is paused by annotation {UPGRADE_DIRECTIVE_ANNOTATION}")]
+    Paused,
+}
+
 /// Incremental upgrade in progress, forward or rolling back.
 #[derive(Debug)]
 pub(super) struct Rollout {
@@ -134,7 +148,7 @@ pub(super) struct Rollout {
     active_share: ClusterShare,
     pending_share: ClusterShare,
     /// Next action, or the reason why none is possible.
-    next_action: Result<RolloutAction, String>,
+    next_action: Result<RolloutAction, RolloutObstacle>,
 }
 
 impl Rollout {
@@ -150,7 +164,7 @@ impl Rollout {
         let is_in_progress = returning
             || matches!(
                 action,
-                UpgradeAction::UsePending(_) | UpgradeAction::UpdatePending(_) | UpgradeAction::Block(..)
+                UpgradeAction::UsePending(_) | UpgradeAction::UpdatePending(_) | UpgradeAction::Block { .. }
             );
         let pending = others.get(action.pending_index().filter(|_| is_in_progress)?)?;
         let sides = (cluster_share(observed, active.cluster, FULL), cluster_share(observed, pending.cluster, 0));
@@ -160,17 +174,17 @@ impl Rollout {
         };
         let (gaining, losing) = if returning { (active, pending) } else { (pending, active) };
         let obstacle = match action {
-            UpgradeAction::Block(..) => Some("the upgrade is blocked".to_owned()),
-            _ => observed.routing.routing_obstacle(
-                observed.service,
-                options.gateway_class.as_deref(),
-                [active.cluster, pending.cluster],
-            ),
+            UpgradeAction::Block { .. } => Some(RolloutObstacle::UpgradeBlocked),
+            _ => {
+                let (service, class) = (observed.service, options.gateway_class.as_deref());
+                let obstacle = observed.routing.routing_obstacle(service, class, [active.cluster, pending.cluster]);
+                obstacle.map(RolloutObstacle::Routing)
+            }
         };
         let next = match obstacle {
             Some(obstacle) => Err(obstacle),
             None if !returning && directive(observed.service) == UpgradeDirective::Paused => {
-                Err(format!("it is paused by annotation {UPGRADE_DIRECTIVE_ANNOTATION}"))
+                Err(RolloutObstacle::Paused)
             }
             // Acting on an unrecorded position would leave a restarted process with an inconsistent
             // one.

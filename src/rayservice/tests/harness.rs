@@ -426,7 +426,7 @@ impl Harness {
                 self.objects.remove(&("RayCluster".to_owned(), name));
                 continue;
             }
-            let conditions = cluster.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+            let conditions = cluster.conditions();
             if condition::is_true(conditions, names::HEAD_POD_READY) != has_head || conditions.is_empty() {
                 let ready = json!({
                     "type": names::HEAD_POD_READY, "status": if has_head { "True" } else { "False" },

@@ -24,15 +24,15 @@ async fn patch(client: &kube::Client, kind: &str, name: &str, patch: Value) -> R
 /// Waits until the policies are in force.
 async fn wait_until_enforced(env: &TestEnv) {
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
-    let relabelled = json!({"metadata": {"labels": {"ray.io/cluster": "x", "ray.io/originated-from-cr-name": "x"}}});
+    let relabeled = json!({"metadata": {"labels": {"ray.io/cluster": "x", "ray.io/originated-from-cr-name": "x"}}});
     let service = json!({"spec": {"rayClusterConfig": {"suspend": false}}});
     let moved = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "b"}}});
     let refused = [
         ("RayCluster", "waiting", unsuspend_patch()),
         ("RayCluster", "running", moved),
-        ("RayCluster", "child", relabelled.clone()),
+        ("RayCluster", "child", relabeled.clone()),
         ("RayService", "serving", service),
-        ("Pod", "counted", relabelled),
+        ("Pod", "counted", relabeled),
     ];
     for (kind, name, change) in refused {
         eventually_or_err(&format!("a policy for {kind} {name} is in force"), async || {

@@ -269,8 +269,8 @@ async fn each_policy_rejects_an_administrator_with_its_message_and_allows_sluice
     }
     // The labels of a pod can also be changed through its status subresource.
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
-    let relabelled = Patch::Merge(label("ray.io/cluster", "x"));
-    let by_status = api_of(&env.client, "Pod").patch_status("counted", &params, &relabelled).await;
+    let relabeled = Patch::Merge(label("ray.io/cluster", "x"));
+    let by_status = api_of(&env.client, "Pod").patch_status("counted", &params, &relabeled).await;
     let by_status = by_status.map(drop).map_err(|error| error.to_string());
     problems.extend(mismatch(
         "an administrator",

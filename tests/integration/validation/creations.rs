@@ -117,20 +117,20 @@ fn cluster_queues() -> Vec<CreationCase> {
 #[rustfmt::skip]
 fn flavors() -> Vec<CreationCase> {
     let kind = "ResourceFlavor";
-    let labelled = |labels: Value| json!({"spec": {"nodeLabels": labels}});
+    let labeled = |labels: Value| json!({"spec": {"nodeLabels": labels}});
     let tainted = |taints: Value| json!({"spec": {"nodeTaints": taints}});
     let tolerating = |toleration: Value| json!({"spec": {"tolerations": [toleration]}});
     let many: serde_json::Map<String, Value> = (0..9).map(|n| (format!("l{n}"), json!("v"))).collect();
     vec![
         accepted(kind, "labels, taints and tolerations", json!({"spec": {"nodeLabels": {"example.com/pool": "a.b_c"}, "nodeTaints": [{"key": "spot", "value": "true", "effect": "NoSchedule"}, {"key": "spot", "effect": "NoExecute"}], "tolerations": [{"key": "example.com/spot", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}, {"operator": "Exists"}]}})),
-        rejected(kind, "too many labels", labelled(Value::Object(many)), &["spec.nodeLabels", "at most 8"]),
-        rejected(kind, "an invalid label key", labelled(json!({"po ol": "a"})), &["spec.nodeLabels", "a key must be a label name"]),
-        rejected(kind, "an invalid label value", labelled(json!({"pool": "a b"})), &["spec.nodeLabels.pool"]),
+        rejected(kind, "too many labels", labeled(Value::Object(many)), &["spec.nodeLabels", "at most 8"]),
+        rejected(kind, "an invalid label key", labeled(json!({"po ol": "a"})), &["spec.nodeLabels", "a key must be a label name"]),
+        rejected(kind, "an invalid label value", labeled(json!({"pool": "a b"})), &["spec.nodeLabels.pool"]),
         rejected(kind, "a taint without a key", tainted(json!([{"key": "", "effect": "NoSchedule"}])), &["spec.nodeTaints[*].key"]),
         rejected(kind, "an invalid taint value", tainted(json!([{"key": "spot", "value": "a b", "effect": "NoSchedule"}])), &["spec.nodeTaints[*].value"]),
         rejected(kind, "an unsupported taint effect", tainted(json!([{"key": "spot", "effect": "Never"}])), &["spec.nodeTaints", "supported taint effect values"]),
         rejected(kind, "a taint twice", tainted(json!([{"key": "spot", "value": "a", "effect": "NoSchedule"}, {"key": "spot", "value": "b", "effect": "NoSchedule"}])), &["spec.nodeTaints", "Duplicate value", "unique by key and effect"]),
-        rejected(kind, "an invalid toleration key", tolerating(json!({"key": "sp ot", "operator": "Exists"})), &["spec.tolerations[*].key"]),
+        rejected(kind, "an invalid toleration key", tolerating(json!({"key": "my key", "operator": "Exists"})), &["spec.tolerations[*].key"]),
         rejected(kind, "a toleration with Equal and no key", tolerating(json!({"operator": "Equal", "value": "a"})), &["spec.tolerations", "operator must be Exists when 'key' is empty"]),
         rejected(kind, "a toleration with seconds and no eviction", tolerating(json!({"key": "spot", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 5})), &["spec.tolerations", "effect must be 'NoExecute'"]),
         rejected(kind, "an unsupported operator", tolerating(json!({"key": "spot", "operator": "In"})), &["spec.tolerations", "supported toleration values"]),

@@ -203,8 +203,8 @@ impl AssignmentInput<'_> {
             .reserved_assignment
             .iter()
             .flat_map(|room| &room.flavors)
-            .find(|(set, group, _)| *set == slot.pod_set_index && in_group(*group));
-        if reserved.is_some_and(|(.., reserved)| reserved != flavor) {
+            .find(|reserved| reserved.unit.pod_set == slot.pod_set_index && in_group(reserved.unit.group));
+        if reserved.is_some_and(|reserved| reserved.flavor != flavor) {
             return false;
         }
         let spec = &self.world.flavors[flavor];

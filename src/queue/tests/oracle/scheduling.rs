@@ -139,7 +139,7 @@ impl<'w> CycleState<'w> {
         }
         let smaller = |counts: &[i32]| self.try_assign(job, counts, in_reservation).filter(gets);
         let found = match &job.growth_plan {
-            Some(ladder) => largest_fitting(ladder, whole, smaller),
+            Some(growth_plan) => largest_fitting(growth_plan, whole, smaller),
             None => reduced_counts(job, whole).into_iter().find_map(|counts| smaller(&counts)),
         };
         found.or(nomination)
@@ -312,12 +312,12 @@ impl<'w> CycleState<'w> {
 
 /// Applies the growth steps in order and skips those that do not fit.
 fn largest_fitting(
-    ladder: &GrowthPlan,
+    growth_plan: &GrowthPlan,
     whole: &[i32],
     gets: impl Fn(&[i32]) -> Option<Nomination>,
 ) -> Option<Nomination> {
-    let (mut counts, mut best) = (ladder.base.clone(), None);
-    for step in &ladder.steps {
+    let (mut counts, mut best) = (growth_plan.base.clone(), None);
+    for step in &growth_plan.steps {
         let next: Vec<i32> = counts.iter().zip(step).map(|(count, adds)| count + adds).collect();
         if next.iter().zip(whole).all(|(count, most)| count <= most)
             && let Some(found) = gets(&next)

@@ -365,10 +365,10 @@ fn growth_plan_of(workload: &Workload) -> Option<GrowthPlan> {
 
 fn oracle_workload_of(workload: &Workload, queue: String) -> OracleWorkload {
     let meta = &workload.metadata;
-    let ladder = growth_plan_of(workload);
+    let growth_plan = growth_plan_of(workload);
     let least = |index: usize| {
-        let ladder = ladder.as_ref()?;
-        Some(ladder.base[index] + ladder.steps.iter().map(|adds| adds[index]).min()?)
+        let growth_plan = growth_plan.as_ref()?;
+        Some(growth_plan.base[index] + growth_plan.steps.iter().map(|adds| adds[index]).min()?)
     };
     let pod_sets = workload.spec.pod_sets.iter().enumerate().map(|(index, set)| PodSet {
         name: set.name.clone(),
@@ -386,7 +386,7 @@ fn oracle_workload_of(workload: &Workload, queue: String) -> OracleWorkload {
         key: ObjectKey::of(workload),
         uid: meta.uid.clone().unwrap_or_default(),
         queue,
-        growth_plan: ladder,
+        growth_plan,
         priority: workload.spec.priority.unwrap_or(0),
         created: meta.creation_timestamp.as_ref().expect("a time").0,
         pod_sets,
@@ -401,8 +401,7 @@ fn releasing_scope(workload: &Workload) -> Option<PreemptionScope> {
     if condition::is_true(conditions, names::EVICTED) {
         return Some(PreemptionScope::Whole);
     }
-    let preempted =
-        condition::get(conditions, "sluice.dev/PartiallyPreempted").filter(|found| found.status == "True")?;
+    let preempted = condition::get_true(conditions, "sluice.dev/PartiallyPreempted")?;
     Some(PreemptionScope::Part(if preempted.reason == "Surge" {
         PreemptiblePart::Surge
     } else {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 /// Paths like `Pod small 0: spec.containers[0 ray-worker].image`, and their JSON values.
-pub(super) type Facts = BTreeMap<String, String>;
+pub type Facts = BTreeMap<String, String>;
 
 /// Paths whose values the API server assigns per object.
 const ASSIGNED_PATHS: [&str; 16] = [
@@ -141,7 +141,7 @@ fn entry_keys(place: &str, entries: &[Value]) -> Vec<String> {
 }
 
 /// Returns the differences between facts, one per line: removed ones, and added ones.
-pub(super) fn diff(from: &Facts, to: &Facts) -> Vec<String> {
+pub fn diff(from: &Facts, to: &Facts) -> Vec<String> {
     let missing = |these: &Facts, those: &Facts, mark: char| -> Vec<(String, char, String)> {
         let only = these.iter().filter(|(place, value)| those.get(*place) != Some(value));
         only.map(|(place, value)| (place.clone(), mark, value.clone())).collect()

@@ -9,9 +9,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
-use kube_core::ObjectMeta;
 
-use super::pod_expectations::UNANSWERED_WRITE_TIMEOUT;
+use super::UNANSWERED_WRITE_TIMEOUT;
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// The unacknowledged writes, by target.
@@ -42,8 +41,8 @@ impl<P: Ord + Clone> UnacknowledgedWrites<P> {
         let until = now.saturating_add(UNANSWERED_WRITE_TIMEOUT).unwrap_or(Timestamp::MAX);
         let is_deletion = matches!(write.op, WriteOp::Delete { .. });
         let planners = BTreeSet::new();
-        let doubt = UnacknowledgedWrite { is_deletion, expires_at: until, blocked_planners: planners };
-        let entry = self.by_target.entry(write.target.clone()).or_insert(doubt);
+        let first = UnacknowledgedWrite { is_deletion, expires_at: until, blocked_planners: planners };
+        let entry = self.by_target.entry(write.target.clone()).or_insert(first);
         entry.expires_at = until;
         entry.is_deletion |= is_deletion;
     }
@@ -53,18 +52,17 @@ impl<P: Ord + Clone> UnacknowledgedWrites<P> {
     pub(super) fn is_blocked(&mut self, write: &Write, planner: &P) -> bool {
         let dependencies = write.blocked_by.iter().filter(|object| **object != write.target);
         for object in dependencies {
-            if let Some(doubt) = self.by_target.get_mut(object) {
-                doubt.blocked_planners.insert(planner.clone());
+            if let Some(unacknowledged) = self.by_target.get_mut(object) {
+                unacknowledged.blocked_planners.insert(planner.clone());
                 return true;
             }
         }
         false
     }
 
-    /// Records a new version of an object, `None` if it was deleted. Returns the unblocked
-    /// planners.
-    pub(super) fn on_observed(&mut self, target: &ObjectRef, meta: Option<&ObjectMeta>) -> BTreeSet<P> {
-        let is_terminating = meta.is_none_or(|meta| meta.deletion_timestamp.is_some());
+    /// Records a new version of an object, `is_terminating` if it is being deleted or gone. Returns
+    /// the unblocked planners.
+    pub(super) fn on_observed(&mut self, target: &ObjectRef, is_terminating: bool) -> BTreeSet<P> {
         self.resolve(target, is_terminating)
     }
 
@@ -76,20 +74,30 @@ impl<P: Ord + Clone> UnacknowledgedWrites<P> {
 
     /// Drops expired writes; returns the unblocked planners.
     pub(super) fn expire(&mut self, now: Timestamp) -> BTreeSet<P> {
-        let over = self.by_target.extract_if(.., |_, doubt| doubt.expires_at <= now);
-        over.flat_map(|(_, doubt)| doubt.blocked_planners).collect()
+        let over = self.by_target.extract_if(.., |_, write| write.expires_at <= now);
+        over.flat_map(|(_, write)| write.blocked_planners).collect()
     }
 
-    /// Returns the earliest time at which [`expire`](Self::expire) unblocks a planner; `None` if no
-    /// planner is blocked.
+    /// Returns the time at which [`expire`](Self::expire) drops the next write.
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
-        self.by_target.values().filter(|doubt| !doubt.blocked_planners.is_empty()).map(|doubt| doubt.expires_at).min()
+        self.by_target.values().map(|unacknowledged| unacknowledged.expires_at).min()
+    }
+
+    /// Reports whether a write to `target` is unacknowledged.
+    pub(super) fn contains(&self, target: &ObjectRef) -> bool {
+        self.by_target.contains_key(target)
+    }
+
+    /// Returns the number of targets.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_target.len()
     }
 
     fn resolve(&mut self, target: &ObjectRef, is_terminating: bool) -> BTreeSet<P> {
         match self.by_target.get(target) {
-            Some(doubt) if is_terminating || !doubt.is_deletion => {
-                self.by_target.remove(target).map(|doubt| doubt.blocked_planners).unwrap_or_default()
+            Some(write) if is_terminating || !write.is_deletion => {
+                self.by_target.remove(target).map(|write| write.blocked_planners).unwrap_or_default()
             }
             _ => BTreeSet::new(),
         }
@@ -99,7 +107,6 @@ impl<P: Ord + Clone> UnacknowledgedWrites<P> {
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rstest::rstest;
     use serde_json::json;
 
@@ -123,40 +130,35 @@ mod tests {
         Write { op: WriteOp::Delete { uid: "u".into(), foreground: true }, ..patch(name) }
     }
 
-    fn terminating() -> ObjectMeta {
-        ObjectMeta { deletion_timestamp: Some(Time(Timestamp::UNIX_EPOCH)), ..ObjectMeta::default() }
-    }
-
     #[rstest]
-    #[case::patch_by_newer_version(patch("a"), |doubts: &mut UnacknowledgedWrites<_>| doubts.on_observed(&object("a"), Some(&ObjectMeta::default())), true)]
-    #[case::patch_by_accepted_patch(patch("a"), |doubts: &mut UnacknowledgedWrites<_>| doubts.on_accepted(&patch("a"), false), true)]
-    #[case::delete_by_deletion_timestamp(delete("a"), |doubts: &mut UnacknowledgedWrites<_>| doubts.on_observed(&object("a"), Some(&terminating())), true)]
-    #[case::delete_by_removal(delete("a"), |doubts: &mut UnacknowledgedWrites<_>| doubts.on_observed(&object("a"), None), true)]
-    #[case::delete_by_accepted_delete(delete("a"), |doubts: &mut UnacknowledgedWrites<_>| doubts.on_accepted(&delete("a"), false), true)]
+    #[case::patch_by_newer_version(patch("a"), |writes: &mut UnacknowledgedWrites<_>| writes.on_observed(&object("a"), false), true)]
+    #[case::patch_by_accepted_patch(patch("a"), |writes: &mut UnacknowledgedWrites<_>| writes.on_accepted(&patch("a"), false), true)]
+    #[case::delete_by_deletion_timestamp(delete("a"), |writes: &mut UnacknowledgedWrites<_>| writes.on_observed(&object("a"), true), true)]
+    #[case::delete_by_accepted_delete(delete("a"), |writes: &mut UnacknowledgedWrites<_>| writes.on_accepted(&delete("a"), false), true)]
     #[case::delete_not_by_live_version(
-        delete("a"), |doubts: &mut UnacknowledgedWrites<_>| doubts.on_observed(&object("a"), Some(&ObjectMeta::default())), false)]
-    #[case::delete_not_by_accepted_patch(delete("a"), |doubts: &mut UnacknowledgedWrites<_>| doubts.on_accepted(&patch("a"), false), false)]
-    #[case::not_by_another_object(patch("a"), |doubts: &mut UnacknowledgedWrites<_>| doubts.on_observed(&object("b"), None), false)]
+        delete("a"), |writes: &mut UnacknowledgedWrites<_>| writes.on_observed(&object("a"), false), false)]
+    #[case::delete_not_by_accepted_patch(delete("a"), |writes: &mut UnacknowledgedWrites<_>| writes.on_accepted(&patch("a"), false), false)]
+    #[case::not_by_another_object(patch("a"), |writes: &mut UnacknowledgedWrites<_>| writes.on_observed(&object("b"), true), false)]
     #[case::any_write_by_timeout(
-        delete("a"), |doubts: &mut UnacknowledgedWrites<_>| doubts.expire(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(60)), true)]
+        delete("a"), |writes: &mut UnacknowledgedWrites<_>| writes.expire(Timestamp::UNIX_EPOCH + SignedDuration::from_secs(60)), true)]
     fn dependent_write_is_blocked_until_unacknowledged_write_is_resolved(
         #[case] unanswered: Write,
         #[case] happens: fn(&mut UnacknowledgedWrites<&'static str>) -> BTreeSet<&'static str>,
         #[case] settles: bool,
     ) {
         // Given an unacknowledged write, and another write that depends on its target,
-        let mut doubts = UnacknowledgedWrites::default();
-        doubts.record(&unanswered, Timestamp::UNIX_EPOCH);
+        let mut writes = UnacknowledgedWrites::default();
+        writes.record(&unanswered, Timestamp::UNIX_EPOCH);
         let other = patch("b").blocked_while_in_flight([object("a")]);
-        assert!(doubts.is_blocked(&other, &"planner"));
+        assert!(writes.is_blocked(&other, &"planner"));
         assert!(
-            !doubts.is_blocked(&patch("a").blocked_while_in_flight([object("a")]), &"planner"),
+            !writes.is_blocked(&patch("a").blocked_while_in_flight([object("a")]), &"planner"),
             "the object itself can be written"
         );
 
         // when this happens, then the other write is unblocked, or not yet.
-        let unblocked = happens(&mut doubts);
+        let unblocked = happens(&mut writes);
         assert_eq!(unblocked.contains("planner"), settles);
-        assert_eq!(doubts.is_blocked(&other, &"planner"), !settles);
+        assert_eq!(writes.is_blocked(&other, &"planner"), !settles);
     }
 }

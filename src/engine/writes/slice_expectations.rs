@@ -31,6 +31,17 @@ impl SliceExpectations {
         }
     }
 
+    /// Keeps the expectations of slices whose creation `is_open`: it is in flight or unacknowledged.
+    pub(super) fn retain(&mut self, is_open: impl Fn(&ObjectRef) -> bool) {
+        self.last_by_job.retain(|_, slice| is_open(slice));
+    }
+
+    /// Returns the number of expectations.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.last_by_job.len()
+    }
+
     /// Drops the expectation that an observed slice fulfills.
     pub(super) fn on_observed(&mut self, slice: &Workload) {
         let jobs = slice.owner_references().iter().map(|owner| &owner.uid);
@@ -68,17 +79,17 @@ mod tests {
 
     #[test]
     fn creation_of_a_slice_is_blocked_by_the_last_one_of_its_job() {
-        let mut making = SliceExpectations::default();
-        making.record(&Write::create(&slice("chat-3", "chat")));
-        let blockers = |making: &SliceExpectations, name, job| {
-            making.serialize_after_last(Write::create(&slice(name, job))).blocked_by
+        let mut expectations = SliceExpectations::default();
+        expectations.record(&Write::create(&slice("chat-3", "chat")));
+        let blockers = |expectations: &SliceExpectations, name, job| {
+            expectations.serialize_after_last(Write::create(&slice(name, job))).blocked_by
         };
 
-        assert_eq!(blockers(&making, "chat-2", "chat"), [ObjectRef::of(&slice("chat-3", "chat"))]);
-        assert_eq!(blockers(&making, "chat-3", "chat"), [], "a retry does not block itself");
-        assert_eq!(blockers(&making, "mail-1", "mail"), []);
+        assert_eq!(blockers(&expectations, "chat-2", "chat"), [ObjectRef::of(&slice("chat-3", "chat"))]);
+        assert_eq!(blockers(&expectations, "chat-3", "chat"), [], "a retry does not block itself");
+        assert_eq!(blockers(&expectations, "mail-1", "mail"), []);
 
-        making.on_observed(&slice("chat-3", "chat"));
-        assert_eq!(blockers(&making, "chat-4", "chat"), []);
+        expectations.on_observed(&slice("chat-3", "chat"));
+        assert_eq!(blockers(&expectations, "chat-4", "chat"), []);
     }
 }

@@ -13,7 +13,7 @@ pub type WriteId = u64;
 /// A planner that wants to write an object with a write in flight replans after that write
 /// completes. So no plan is based on an object whose newest version has not arrived yet.
 #[derive(Debug)]
-pub struct InFlight<P> {
+pub(super) struct InFlight<P> {
     last_id: WriteId,
     by_target: BTreeMap<ObjectRef, WriteInFlight<P>>,
 }
@@ -37,7 +37,7 @@ impl<P> Default for InFlight<P> {
 impl<P: Ord + Clone> InFlight<P> {
     /// Records that `planner` sends a write. Returns `None` if a write to its target, or to an
     /// object that blocks it, is in flight; `planner` is then returned when that write completes.
-    pub fn begin(&mut self, write: &Write, planner: &P) -> Option<WriteId> {
+    pub(super) fn begin(&mut self, write: &Write, planner: &P) -> Option<WriteId> {
         let target = &write.target;
         let busy = std::iter::once(target).chain(&write.blocked_by).find(|object| self.by_target.contains_key(object));
         if let Some(entry) = busy.and_then(|busy| self.by_target.get_mut(busy)) {
@@ -58,7 +58,7 @@ impl<P: Ord + Clone> InFlight<P> {
     /// Records the result of a write; returns the planners to run again. An accepted deletion stays
     /// in flight until its watch event arrives, because until then the object still looks present;
     /// that event may also precede the response.
-    pub fn on_result(&mut self, id: WriteId, write: &Write, gone: bool) -> BTreeSet<P> {
+    pub(super) fn on_result(&mut self, id: WriteId, write: &Write, gone: bool) -> BTreeSet<P> {
         match self.by_target.get_mut(&write.target) {
             Some(entry)
                 if entry.id == id && gone && !entry.observed_deleted && matches!(write.op, WriteOp::Delete { .. }) =>
@@ -73,7 +73,7 @@ impl<P: Ord + Clone> InFlight<P> {
 
     /// Records a watch event of `target`, `gone` if it was a deletion; returns the planners to run
     /// again.
-    pub fn on_observed(&mut self, target: &ObjectRef, gone: bool) -> BTreeSet<P> {
+    pub(super) fn on_observed(&mut self, target: &ObjectRef, gone: bool) -> BTreeSet<P> {
         match self.by_target.get_mut(target) {
             Some(entry) if entry.awaits_delete_event => self.finish(target),
             Some(entry) => {
@@ -85,8 +85,19 @@ impl<P: Ord + Clone> InFlight<P> {
     }
 
     /// Reports whether no write awaits its response.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.by_target.values().all(|entry| entry.awaits_delete_event)
+    }
+
+    /// Reports whether a write to `target` is in flight.
+    pub(super) fn contains(&self, target: &ObjectRef) -> bool {
+        self.by_target.contains_key(target)
+    }
+
+    /// Returns the number of targets.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_target.len()
     }
 
     fn finish(&mut self, target: &ObjectRef) -> BTreeSet<P> {

@@ -7,22 +7,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube_core::ResourceExt;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::cluster_state::PodOwnerId;
 use super::in_flight::WriteId;
-use super::store::numeric_resource_version;
+use super::{PodOwnerId, UNANSWERED_WRITE_TIMEOUT};
+use crate::store::numeric_resource_version;
 use sluice_api::kueue::names::JOB_UID_LABEL;
 use sluice_api::kueue::scheduling_gate::{self, is_gated};
 use sluice_plan::{ObjectRef, Write, WriteOp};
-
-/// After this time, the effect of an unanswered write has been observed or will never occur: the
-/// API server times out a request after a minute (`kube-apiserver --request-timeout`).
-pub(super) const UNANSWERED_WRITE_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 
 /// Pods that may exist or run without having been observed, by write.
 #[derive(Debug, Default)]
@@ -57,35 +53,35 @@ impl PodExpectations {
             return;
         };
         let gated_at = known.map(numeric_resource_version);
-        let arrival = PodExpectation {
+        let expectation = PodExpectation {
             pod: write.target.clone(),
             owner: cluster,
             expected_pod: pod,
             gated_version: gated_at,
             expires_at: None,
         };
-        self.by_write.insert(id, arrival);
+        self.by_write.insert(id, expectation);
     }
 
     /// Records the result of a write. `known` is false if the response was lost: the expectation
-    /// then expires after [`UNANSWERED`]. Returns the owner of the pod.
+    /// then expires after [`UNANSWERED_WRITE_TIMEOUT`]. Returns the owner of the pod.
     pub(super) fn on_result(&mut self, id: WriteId, known: bool, now: Timestamp) -> Option<PodOwnerId> {
         if known {
-            return self.by_write.remove(&id).map(|arrival| arrival.owner);
+            return self.by_write.remove(&id).map(|expectation| expectation.owner);
         }
-        let arrival = self.by_write.get_mut(&id)?;
-        arrival.expires_at = now.checked_add(UNANSWERED_WRITE_TIMEOUT).ok();
-        Some(arrival.owner.clone())
+        let expectation = self.by_write.get_mut(&id)?;
+        expectation.expires_at = Some(now.saturating_add(UNANSWERED_WRITE_TIMEOUT).unwrap_or(Timestamp::MAX));
+        Some(expectation.owner.clone())
     }
 
     /// Drops the expectations that an observed pod resolves: a created pod counts as observed from
     /// now on, and a newer version of a gated pod means that the ungating either succeeded or can
     /// only fail with a conflict.
     pub(super) fn on_observed(&mut self, reference: &ObjectRef, pod: &Pod) {
-        let is_settled = |arrival: &PodExpectation| {
-            arrival.gated_version.is_none_or(|version| version < numeric_resource_version(pod))
+        let is_settled = |expectation: &PodExpectation| {
+            expectation.gated_version.is_none_or(|version| version < numeric_resource_version(pod))
         };
-        self.by_write.retain(|_, arrival| arrival.pod != *reference || !is_settled(arrival));
+        self.by_write.retain(|_, expectation| expectation.pod != *reference || !is_settled(expectation));
     }
 
     /// Returns the expected pods of the cluster with this uid that may run.
@@ -99,7 +95,7 @@ impl PodExpectations {
     pub(super) fn expected(&self, cluster: &str) -> Vec<&Pod> {
         let mut pods: BTreeMap<&ObjectRef, &Pod> = BTreeMap::new();
         for PodExpectation { pod, expected_pod: is, .. } in
-            self.by_write.values().filter(|arrival| arrival.owner.uid == *cluster)
+            self.by_write.values().filter(|expectation| expectation.owner.uid == *cluster)
         {
             let first = pods.entry(pod).or_insert(is);
             if is_gated(first) && !is_gated(is) {
@@ -111,20 +107,27 @@ impl PodExpectations {
 
     /// Drops expired expectations; returns the owners of their pods.
     pub(super) fn expire(&mut self, now: Timestamp) -> BTreeSet<PodOwnerId> {
-        let expired = self.by_write.extract_if(.., |_, arrival| arrival.expires_at.is_some_and(|until| until <= now));
-        expired.map(|(_, arrival)| arrival.owner).collect()
+        let expired =
+            self.by_write.extract_if(.., |_, expectation| expectation.expires_at.is_some_and(|until| until <= now));
+        expired.map(|(_, expectation)| expectation.owner).collect()
     }
 
     /// Returns the earliest time at which an expectation expires; `None` if none does.
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
-        self.by_write.values().filter_map(|arrival| arrival.expires_at).min()
+        self.by_write.values().filter_map(|expectation| expectation.expires_at).min()
+    }
+
+    /// Returns the number of expectations.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_write.len()
     }
 }
 
 /// Returns the pod after `patch` ungates it, with the label that assigns it to a RayJob.
 fn ungated_by(pod: &Pod, patch: &Value) -> Pod {
     let mut pod = pod.clone();
-    scheduling_gate::set_gated(pod.spec.get_or_insert_default(), false);
+    scheduling_gate::remove(pod.spec.get_or_insert_default());
     let job = patch.pointer("/metadata/labels").and_then(|labels| labels.get(JOB_UID_LABEL)?.as_str());
     pod.labels_mut().extend(job.map(|job| (JOB_UID_LABEL.to_owned(), job.to_owned())));
     pod
@@ -135,8 +138,8 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    use super::super::cluster_state::PodOwnerKind;
     use super::*;
+    use crate::cluster_state::PodOwnerKind;
     use sluice_plan::ObjectKey;
 
     fn at(second: i64) -> Timestamp {
@@ -155,7 +158,10 @@ mod tests {
             "ownerReferences": [owner],
         }}))
         .expect("a pod");
-        scheduling_gate::set_gated(pod.spec.get_or_insert_default(), gated);
+        let spec = pod.spec.get_or_insert_default();
+        if gated {
+            scheduling_gate::add(spec);
+        }
         pod
     }
 
@@ -166,32 +172,32 @@ mod tests {
 
     #[test]
     fn created_pod_is_expected_until_the_write_completes() {
-        let mut arriving = PodExpectations::default();
-        arriving.record(1, &creation("Pod"), None);
-        arriving.record(2, &creation("Service"), None);
-        assert_eq!(arriving.expected_running("u1").len(), 1);
+        let mut expectations = PodExpectations::default();
+        expectations.record(1, &creation("Pod"), None);
+        expectations.record(2, &creation("Service"), None);
+        assert_eq!(expectations.expected_running("u1").len(), 1);
 
-        assert_eq!(arriving.on_result(1, true, at(0)), Some(cluster()));
+        assert_eq!(expectations.on_result(1, true, at(0)), Some(cluster()));
 
-        assert_eq!(arriving.expected_running("u1").len(), 0);
+        assert_eq!(expectations.expected_running("u1").len(), 0);
     }
 
     #[test]
     fn pod_of_unanswered_creation_is_expected_until_observed_or_expired() {
-        let mut arriving = PodExpectations::default();
-        arriving.record(1, &creation("Pod"), None);
-        arriving.on_result(1, false, at(0));
-        arriving.record(2, &creation("Pod"), None);
-        arriving.on_result(2, false, at(10));
+        let mut expectations = PodExpectations::default();
+        expectations.record(1, &creation("Pod"), None);
+        expectations.on_result(1, false, at(0));
+        expectations.record(2, &creation("Pod"), None);
+        expectations.on_result(2, false, at(10));
 
-        assert_eq!((arriving.expire(at(59)), arriving.next_deadline()), (BTreeSet::new(), Some(at(60))));
-        assert_eq!(arriving.expected_running("u1").len(), 1);
-        assert_eq!(arriving.expire(at(70)), [cluster()].into());
-        assert_eq!(arriving.expected_running("u1").len(), 0);
+        assert_eq!((expectations.expire(at(59)), expectations.next_deadline()), (BTreeSet::new(), Some(at(60))));
+        assert_eq!(expectations.expected_running("u1").len(), 1);
+        assert_eq!(expectations.expire(at(70)), [cluster()].into());
+        assert_eq!(expectations.expected_running("u1").len(), 0);
 
-        arriving.record(3, &creation("Pod"), None);
-        arriving.on_observed(&creation("Pod").target, &pod("7", false));
-        assert_eq!(arriving.expected_running("u1").len(), 0);
+        expectations.record(3, &creation("Pod"), None);
+        expectations.on_observed(&creation("Pod").target, &pod("7", false));
+        assert_eq!(expectations.expected_running("u1").len(), 0);
     }
 
     #[rstest]
@@ -204,34 +210,38 @@ mod tests {
         #[case] second: bool,
         #[case] expected: &[&str],
     ) {
-        let mut arriving = PodExpectations::default();
+        let mut expectations = PodExpectations::default();
         for (id, note, gated) in [(1, "first", first), (2, "second", second)] {
             let mut pod = pod("7", gated);
             pod.annotations_mut().insert("note".to_owned(), note.to_owned());
-            arriving.record(id, &Write::create(&pod), None);
-            arriving.on_result(id, false, at(0));
+            expectations.record(id, &Write::create(&pod), None);
+            expectations.on_result(id, false, at(0));
         }
         let counted: Vec<&str> =
-            arriving.expected_running("u1").iter().map(|pod| pod.annotations()["note"].as_str()).collect();
+            expectations.expected_running("u1").iter().map(|pod| pod.annotations()["note"].as_str()).collect();
         assert_eq!(counted, expected);
     }
 
     #[test]
     fn gated_pod_is_expected_to_run_once_ungated() {
-        let mut arriving = PodExpectations::default();
+        let mut expectations = PodExpectations::default();
         let gated = pod("7", true);
         let mut creation = creation("Pod");
         creation.op = WriteOp::Create(serde_json::to_value(&gated).expect("JSON"));
-        arriving.record(1, &creation, None);
-        assert_eq!((arriving.expected_running("u1").len(), arriving.expected("u1").len()), (0, 1), "it is gated");
+        expectations.record(1, &creation, None);
+        assert_eq!(
+            (expectations.expected_running("u1").len(), expectations.expected("u1").len()),
+            (0, 1),
+            "it is gated"
+        );
 
         let release = Write::patch(&gated, &pod("7", false)).expect("a patch");
-        arriving.record(2, &release, Some(&gated));
-        arriving.on_result(2, false, at(0));
-        arriving.on_observed(&release.target, &gated);
-        assert_eq!(arriving.expected_running("u1").len(), 1, "it may have been ungated");
+        expectations.record(2, &release, Some(&gated));
+        expectations.on_result(2, false, at(0));
+        expectations.on_observed(&release.target, &gated);
+        assert_eq!(expectations.expected_running("u1").len(), 1, "it may have been ungated");
 
-        arriving.on_observed(&release.target, &pod("8", true));
-        assert_eq!(arriving.expected_running("u1").len(), 0, "it was not, and that patch can only conflict now");
+        expectations.on_observed(&release.target, &pod("8", true));
+        assert_eq!(expectations.expected_running("u1").len(), 0, "it was not, and that patch can only conflict now");
     }
 }

@@ -9,7 +9,7 @@ use super::RecordedRequest;
 
 /// Values seen so far.
 #[derive(Default)]
-pub(super) struct Normalizer {
+pub struct Normalizer {
     seen_values: BTreeMap<String, Vec<String>>,
     /// Continue token of the last truncated list.
     continue_token: String,
@@ -17,14 +17,14 @@ pub(super) struct Normalizer {
 
 impl Normalizer {
     /// Replaces placeholders in a path by values of earlier responses.
-    pub(super) fn expand_path(&self, path: &str) -> String {
+    pub fn expand_path(&self, path: &str) -> String {
         let first =
             self.seen_values.get("resourceVersion").and_then(|versions| versions.first()).map_or("", String::as_str);
         path.replace("{version}", first).replace("{continue}", &self.continue_token)
     }
 
     /// Normalizes a response: an object, or the events of a watch.
-    pub(super) fn normalize_response(&mut self, asked: &RecordedRequest, code: u16, body: &[u8]) -> Value {
+    pub fn normalize_response(&mut self, asked: &RecordedRequest, code: u16, body: &[u8]) -> Value {
         let it = &asked.description;
         if asked.method_and_path.contains("watch=true") && code == 200 {
             let events =

@@ -1,0 +1,69 @@
+//! Changes that jobs plan to their Workloads. Until they are made, the demand of such a Workload may
+//! be obsolete, so it is not admitted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sluice_plan::{ObjectKey, Write, WriteOp};
+
+use super::planner_key::JobKey;
+
+/// The Workloads that the last plan of each job changes or deletes.
+#[derive(Debug, Default)]
+pub(super) struct PlannedSliceChanges {
+    by_job: BTreeMap<JobKey, BTreeSet<ObjectKey>>,
+}
+
+/// Returns the Workloads that these writes of a job change or delete.
+pub(super) fn changed_slices(writes: &[Write]) -> BTreeSet<ObjectKey> {
+    let changes = writes.iter().filter(|write| !matches!(write.op, WriteOp::Create(_)));
+    let targets = changes.map(|write| &write.target).filter(|target| target.kind == "Workload");
+    targets.map(|slice| ObjectKey::new(slice.namespace.clone().unwrap_or_default(), &slice.name)).collect()
+}
+
+impl PlannedSliceChanges {
+    /// Records the plan of a job. Returns the Workloads that its previous plan changed and this one
+    /// does not, so that their admission is no longer withheld.
+    pub(super) fn record(&mut self, job: &JobKey, writes: &[Write]) -> BTreeSet<ObjectKey> {
+        let changed = changed_slices(writes);
+        let mut released = self.by_job.remove(job).unwrap_or_default();
+        released.retain(|slice| !changed.contains(slice));
+        if !changed.is_empty() {
+            self.by_job.insert(job.clone(), changed);
+        }
+        released
+    }
+
+    /// Reports whether the last plan of a job changes or deletes this Workload.
+    pub(super) fn includes(&self, job: &JobKey, slice: &ObjectKey) -> bool {
+        self.by_job.get(job).is_some_and(|changed| changed.contains(slice))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_api::kueue::Workload;
+    use sluice_plan::ObjectRef;
+
+    use super::*;
+
+    fn delete(name: &str) -> Write {
+        let target = ObjectRef::named::<Workload>(Some("team".into()), name.into());
+        Write { target, op: WriteOp::Delete { uid: "1".into(), foreground: false }, blocked_by: Vec::new() }
+    }
+
+    #[test]
+    fn slice_is_released_once_the_plan_of_its_job_no_longer_changes_it() {
+        let slice = |name: &str| ObjectKey::new("team", name);
+        let (own, other) = (JobKey::BatchJob(slice("own")), JobKey::BatchJob(slice("other")));
+        let mut planned = PlannedSliceChanges::default();
+
+        assert_eq!(planned.record(&own, &[delete("a"), delete("b")]), BTreeSet::new());
+        assert_eq!(planned.record(&other, &[delete("c")]), BTreeSet::new());
+        assert!(planned.includes(&own, &slice("a")) && !planned.includes(&own, &slice("c")));
+
+        assert_eq!(planned.record(&own, &[delete("b")]), BTreeSet::from([slice("a")]));
+        assert!(!planned.includes(&own, &slice("a")) && planned.includes(&own, &slice("b")));
+        assert_eq!(planned.record(&own, &[]), BTreeSet::from([slice("b")]));
+        assert!(planned.includes(&other, &slice("c")));
+    }
+}
