@@ -18,6 +18,9 @@ pub struct Case {
     pub seed: u64,
     /// Actions of the users.
     pub script: Script,
+    /// The admission policies are not installed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_policies: bool,
     /// Faults to inject. None draws them from the seed.
     #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<FaultSchedule>,
@@ -38,23 +41,33 @@ pub struct FaultSchedule {
 impl Case {
     /// Returns the case of a seed.
     pub fn from_seed(seed: u64) -> Self {
-        Self { seed, script: Script::random(&SeededRandom::new(seed), ScriptOptions::FULL), faults: None }
+        Self {
+            seed,
+            script: Script::random(&SeededRandom::new(seed), ScriptOptions::FULL),
+            without_policies: false,
+            faults: None,
+        }
     }
 
     /// Returns the case of a seed with incremental upgrades.
     pub fn incremental(seed: u64) -> Self {
-        Self { seed, script: Script::incremental(&SeededRandom::new(seed)), faults: None }
+        Self { seed, script: Script::incremental(&SeededRandom::new(seed)), without_policies: false, faults: None }
     }
 
     /// Returns the case of a seed that upgrades one service `upgrades` times.
     pub fn repeated_upgrades(seed: u64, upgrades: u32) -> Self {
-        Self { seed, script: Script::repeated_upgrades(&SeededRandom::new(seed), upgrades), faults: None }
+        Self {
+            seed,
+            script: Script::repeated_upgrades(&SeededRandom::new(seed), upgrades),
+            without_policies: false,
+            faults: None,
+        }
     }
 
     /// Returns a fault-free case that creates the service of a repeated-upgrade case with its final
     /// spec.
     pub fn with_final_spec(&self) -> Self {
-        Self { seed: self.seed, script: self.script.with_final_spec(), faults: Some(FaultSchedule::default()) }
+        Self { script: self.script.with_final_spec(), faults: Some(FaultSchedule::default()), ..self.clone() }
     }
 
     /// Reads a case from a YAML file.

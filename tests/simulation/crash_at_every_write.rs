@@ -28,7 +28,7 @@ const EXPECTED_STATES: [&str; 12] = [
 
 fn upgrade_case(faults: BTreeMap<u64, Fault>) -> Case {
     let trouble = Some(FaultSchedule { requests: faults, ..FaultSchedule::default() });
-    Case { seed: 9, script: Script::single_incremental(), faults: trouble }
+    Case { seed: 9, script: Script::single_incremental(), without_policies: false, faults: trouble }
 }
 
 fn rollout_states(report: &Report) -> Vec<String> {

@@ -14,12 +14,10 @@ fn regressions_hold() {
         .collect();
     files.sort();
     assert!(!files.is_empty());
-    for file in files {
-        let case = Case::read(&file);
-
-        let found = run(&case, false).violations;
-
-        let violations: Vec<String> = found.iter().map(ToString::to_string).collect();
-        assert!(violations.is_empty(), "{}: {}", file.display(), violations.join("\n"));
-    }
+    let violations = files.iter().flat_map(|file| {
+        let found = run(&Case::read(file), false).violations;
+        found.into_iter().map(|violation| format!("{}: {violation}", file.display()))
+    });
+    let violations: Vec<String> = violations.collect();
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
 }

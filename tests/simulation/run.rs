@@ -89,7 +89,8 @@ impl Run {
         let (time, chance) = (VirtualTime::start(), case.random());
         let pace = Latencies::varied(chance.subject("pace"));
         let cluster = SimulatedCluster::new(Nodes::uniform(4), pace, case.cluster_faults());
-        let world = SharedWorld::new(time, ApiServer::new(time.now()), cluster, Observer::new());
+        let api = ApiServer::new(time.now()).with_policies(!case.without_policies);
+        let world = SharedWorld::new(time, api, cluster, Observer::new());
         let trace = if readable { WireLog::readable() } else { WireLog::default() };
         let machine = ProcessRunner {
             world,

@@ -16,8 +16,8 @@ use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
-use crate::api::Watch;
 use crate::api::kinds::GATEWAY_GROUP;
+use crate::api::{UserName, Watch};
 use crate::cluster::NoResponse;
 use crate::faults::{Fault, FaultInjector, RequestKind};
 use crate::rng::SeededRandom;
@@ -35,7 +35,9 @@ pub fn reliable_client(world: &SharedWorld) -> kube::Client {
     let carry_out = move |request: Request<Body>| {
         let world = world.clone();
         async move {
-            match world.handle_request(collect_body(request).await?) {
+            let mut request = collect_body(request).await?;
+            request.extensions_mut().insert(UserName::ADMINISTRATOR);
+            match world.handle_request(request) {
                 RequestOutcome::Response(response) => Ok::<_, BoxError>(full_response(response)),
                 RequestOutcome::Watch(_) => Err("users do not watch".into()),
             }
@@ -70,7 +72,8 @@ impl FaultyConnection {
         if self.killed.is_cancelled() {
             return Err("the process was killed".into());
         }
-        let request = collect_body(request).await?;
+        let mut request = collect_body(request).await?;
+        request.extensions_mut().insert(UserName::SLUICE);
         let (answer, answered) = oneshot::channel();
         // A request in flight arrives even if the sender ends, unless it is delayed until after
         // that.

@@ -212,7 +212,15 @@ fn write_context(request: &Request<Bytes>, query: &Query, part: WriteScope) -> W
     };
     let manager = FieldManager { name: name.into(), is_apply: applies, is_status: part == WriteScope::Status };
     let strict = query.get("fieldValidation") == "Strict";
-    WriteContext { manager, scope: part, is_trusted: false, rejects_unknown_fields: strict, forces_new_version: false }
+    let user = request.extensions().get().copied();
+    WriteContext {
+        manager,
+        scope: part,
+        is_trusted: false,
+        user,
+        rejects_unknown_fields: strict,
+        forces_new_version: false,
+    }
 }
 
 fn header(request: &Request<Bytes>, name: http::HeaderName) -> &str {

@@ -2,10 +2,11 @@
 //!
 //! Implements what Sluice and its users rely on: uids, resource versions, generations, status
 //! subresources, merge and JSON patches, server-side apply, defaulting, CRD schemas and their CEL
-//! rules, paginated lists, watches with bookmarks and compaction, finalizers and graceful deletion.
+//! rules, our ValidatingAdmissionPolicies, paginated lists, watches with bookmarks and compaction,
+//! finalizers and graceful deletion.
 //! The tests in [`recorded`] compare it with recorded responses of a real API server.
 //!
-//! Not implemented: RBAC, admission (policies, webhooks, limits, service accounts), `dryRun`,
+//! Not implemented: RBAC, other admission (webhooks, limits, service accounts), `dryRun`,
 //! strategic merge patches, discovery, `metadata.managedFields` in responses (field owners are
 //! still tracked), and deletion of the contents of terminating namespaces.
 //!
@@ -14,6 +15,7 @@
 
 mod apply;
 mod builtin;
+mod cel;
 mod deletion;
 mod handle;
 mod identity;
@@ -22,6 +24,7 @@ mod list;
 mod metadata;
 mod object_meta;
 mod patch;
+mod policies;
 mod route;
 mod schema;
 mod selector;
@@ -39,6 +42,7 @@ use serde_json::{Value, json};
 
 pub use deletion::{DeleteOptions, Propagation};
 pub use kinds::ResourceKind;
+pub use policies::UserName;
 pub use route::ProxyTarget;
 pub use status_error::StatusError;
 pub use store::ObjectChange;
@@ -65,6 +69,8 @@ pub struct ApiServer {
     created_count: u64,
     /// Source of a random uid order; uids ascend if it is `None`.
     uid_rng: Option<SeededRandom>,
+    /// The admission policies of `config/policy` are installed.
+    has_policies: bool,
 }
 
 /// Response to a request.
@@ -96,8 +102,13 @@ pub struct ProxyRequest {
 impl ApiServer {
     /// Creates an API server that holds only the initial namespaces and PriorityClasses.
     pub fn new(now: Timestamp) -> Self {
-        let mut api =
-            Self { store: Store::new(), managed_fields: ManagedFields::default(), created_count: 0, uid_rng: None };
+        let mut api = Self {
+            store: Store::new(),
+            managed_fields: ManagedFields::default(),
+            created_count: 0,
+            uid_rng: None,
+            has_policies: true,
+        };
         for name in INITIAL_NAMESPACES {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
             api.create(now, namespace).expect("the store is empty");
@@ -108,6 +119,11 @@ impl ApiServer {
             api.create(now, class).expect("the store is empty");
         }
         api
+    }
+
+    /// Installs the admission policies, or not.
+    pub fn with_policies(self, has_policies: bool) -> Self {
+        Self { has_policies, ..self }
     }
 
     /// Assigns uids in a random order, as a real API server does, if `order` is given.
@@ -232,7 +248,14 @@ impl ApiServer {
 /// checks.
 fn trusted_writer(part: WriteScope) -> WriteContext {
     let manager = FieldManager { name: "cluster".into(), is_apply: false, is_status: part == WriteScope::Status };
-    WriteContext { manager, scope: part, is_trusted: true, rejects_unknown_fields: false, forces_new_version: false }
+    WriteContext {
+        manager,
+        scope: part,
+        is_trusted: true,
+        user: None,
+        rejects_unknown_fields: false,
+        forces_new_version: false,
+    }
 }
 
 /// Returns the store key of an object.

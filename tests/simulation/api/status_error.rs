@@ -175,6 +175,19 @@ impl StatusError {
         Self::for_object(403, "Forbidden", kind, name, message)
     }
 
+    /// 403 or 422: an admission policy denies the request.
+    pub fn denied_by_admission(
+        code: u16,
+        reason: &'static str,
+        kind: &ResourceKind,
+        name: &str,
+        message: &str,
+    ) -> Self {
+        let mut error = Self { code, reason, ..Self::forbidden(kind, name, message) };
+        error.details["causes"] = json!([{"message": message}]);
+        error
+    }
+
     /// 500: an error that the real API server reports as internal.
     pub fn internal_error(message: impl Into<String>) -> Self {
         Self { code: 500, reason: "", message: message.into(), details: Value::Null, continue_token: None }

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::apply::FieldManager;
 use super::kinds::{self, ResourceKind};
+use super::policies::{self, Attributes, UserName};
 use super::status_error::{FieldError, StatusError};
 use super::store::{self, StoredObject};
 use super::{ApiServer, builtin, deletion, identity, metadata, object_meta};
@@ -19,6 +20,8 @@ pub(super) struct WriteContext {
     /// Set for built-in controllers. They may change fields that clients may not, like the node of
     /// a pod.
     pub is_trusted: bool,
+    /// User whose writes the admission policies review; `None` if they are not reviewed.
+    pub user: Option<UserName>,
     /// Rejects unknown fields instead of pruning them (`fieldValidation=Strict`).
     pub rejects_unknown_fields: bool,
     /// Forces a new version even if the object is unchanged, because its field owners change.
@@ -71,6 +74,7 @@ impl ApiServer {
         if !kind.is_custom() {
             builtin::initialize(&self.store, kind, &mut object)?;
         }
+        self.review(kind, (namespace, &name), &object, None, context)?;
         // Checked last: validation errors take precedence over a name conflict.
         let key = store::object_key(namespace, &name);
         if self.store.get(kind, &key).is_some() {
@@ -103,6 +107,7 @@ impl ApiServer {
         if !kind.is_custom() && !context.is_trusted {
             builtin::validate_update(kind, name, &old.object, &new)?;
         }
+        self.review(kind, (namespace, name), &new, Some(&old.object), context)?;
         if kind.tracks_generation && context.scope == WriteScope::Main && increments_generation(kind, &old.object, &new)
         {
             let generation = old.object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
@@ -146,6 +151,23 @@ impl ApiServer {
             return Err(StatusError::forbidden(kind, "", &why));
         }
         Ok(())
+    }
+
+    /// Lets the admission policies review a write of a known user.
+    fn review(
+        &self,
+        kind: &ResourceKind,
+        (namespace, name): (&str, &str),
+        object: &Value,
+        old: Option<&Value>,
+        context: &WriteContext,
+    ) -> Result<(), StatusError> {
+        let Some(user) = context.user.filter(|_| self.has_policies) else { return Ok(()) };
+        let subresource = match context.scope {
+            WriteScope::Main => "",
+            WriteScope::Status => "status",
+        };
+        policies::review(&Attributes { kind, subresource, namespace, name, user, object, old })
     }
 }
 

@@ -273,6 +273,21 @@ mod tests {
     }
 
     #[test]
+    fn no_script_moves_a_service_to_another_queue() {
+        for script in scripts(ScriptOptions::FULL) {
+            let mut desired = DesiredState::new(&script.setup);
+            for step in &script.steps {
+                if let UserAction::PutService(service) = &step.act
+                    && let Some(existing) = desired.services.get(&service.name)
+                {
+                    assert_eq!(existing.queue, service.queue, "{script:?}");
+                }
+                desired.apply(&step.act);
+            }
+        }
+    }
+
+    #[test]
     fn every_action_occurs_in_some_script() {
         let mut done = BTreeSet::new();
 

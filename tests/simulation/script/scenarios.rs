@@ -164,8 +164,8 @@ fn preempt(author: &mut ScriptBuilder, rng: &mut Rng, service: &Service) {
     let mut urgent = super::generate::random_service(rng, URGENT_SERVICE);
     // A service is not moved out of its queue: the admission policies deny that while it holds
     // quota.
-    let own = || author.desired_state.services.get(URGENT_SERVICE)?.queue.clone();
-    urgent.queue = service.queue.clone().or_else(own);
+    let existing = author.desired_state.services.get(URGENT_SERVICE);
+    urgent.queue = existing.unwrap_or(service).queue.clone();
     urgent.priority = author.script.setup.priorities.last().map(|class| class.name.clone());
     if rng.bool() {
         urgent.pods = service.pods.clone();

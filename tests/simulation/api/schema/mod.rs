@@ -29,6 +29,8 @@ pub struct Schema {
     constraints: Constraints,
     /// CEL rules (`x-kubernetes-validations`).
     cel_rules: Vec<cel_rules::CelRule>,
+    /// Set if this schema or one below it has CEL rules; values of others are not searched for them.
+    has_rules: bool,
 }
 
 /// JSON type of a value.
@@ -104,8 +106,17 @@ impl Schema {
             cel_rules: schema
                 .get("x-kubernetes-validations")
                 .and_then(Value::as_array)
-                .map_or_else(Vec::new, |rules| rules.iter().filter_map(cel_rules::CelRule::parse).collect()),
+                .map_or_else(Vec::new, |rules| rules.iter().map(cel_rules::CelRule::parse).collect()),
+            has_rules: false,
         }
+        .with_rules_marked()
+    }
+
+    /// Records whether this schema, or one below it, has rules. Schemas below are complete.
+    fn with_rules_marked(mut self) -> Self {
+        let below = self.properties.values().chain(self.additional_properties.as_deref()).chain(self.items.as_deref());
+        self.has_rules = !self.cel_rules.is_empty() || below.into_iter().any(|schema| schema.has_rules);
+        self
     }
 
     /// Returns the schema of a field; `None` if it is unknown.

@@ -19,12 +19,14 @@ impl Schema {
         let (Some(schema), Some(status)) = (self.field("status"), object.get_mut("status")) else { return Vec::new() };
         let before = before.and_then(|before| before.get("status"));
         schema.prune_and_default(status, before);
+        // Messages of the schema name fields relative to the status, those of rules do not.
         let mut errors = schema.validate(status, before);
-        if !errors.iter().any(FieldError::skips_cel_rules) {
-            errors.extend(schema.validate_rules(status, before));
-        }
         for error in &mut errors {
             error.field = format!("status.{}", error.field);
+        }
+        if !errors.iter().any(FieldError::skips_cel_rules) {
+            let path = ValuePath::Field(&ValuePath::Root, "status");
+            schema.validate_rules_at(status, before, path, &mut errors);
         }
         errors
     }
@@ -43,7 +45,7 @@ impl Schema {
         path: ValuePath<'_>,
         errors: &mut Vec<FieldError>,
     ) {
-        if before == Some(value) {
+        if !self.has_rules || before == Some(value) {
             return;
         }
         self.check_rules(value, before, path, errors);
@@ -238,7 +240,8 @@ impl ValueType {
     }
 }
 
-fn type_name(value: &Value) -> &'static str {
+/// Returns the name of a value's type in a schema.
+pub(super) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
