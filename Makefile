@@ -38,7 +38,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-ray demo-stop test traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
+.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-binaries traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,9 +74,13 @@ kuberay: ## Build the KubeRay operator, for the tests that run Sluice's queue ma
 	@mkdir -p $(SLUICE_CACHE)/kuberay-crds
 	@cd testenv/kuberay && install -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
 
-demo: testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
-	cargo build --locked --workspace --bin sluice --example demo
+# Go and Rust are built side by side: neither build alone keeps all cores busy.
+demo: ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
+	$(MAKE) --no-print-directory --jobs=2 testenv demo-binaries
 	$(TARGET)/debug/examples/demo
+
+demo-binaries:
+	cargo build --locked --workspace --bin sluice --example demo
 
 # The font is pinned, so that the picture is the same wherever it is drawn.
 demo-ray: namespaces testenv processnode traefik ray-installed ## Draw an upgrade on real Ray under counted requests. DEMO_RAY_DIR=DIR receives the picture. Needs what make ray needs.
@@ -98,14 +102,17 @@ record-responses: testenv ## Record the responses of a real API server that the 
 	cargo build --quiet --locked --workspace --bin xtask
 	$(TARGET)/debug/xtask record-responses
 
-test: testenv kuberay ## Run all tests: units, simulated histories, and scenarios on a real control plane.
+test: ## Run all tests: units, simulated histories, and scenarios on a real control plane.
+	$(MAKE) --no-print-directory --jobs=2 testenv kuberay test-binaries
 	cd testenv && go test -vet=off ./...
-	$(CARGO_TEST) --lib --bins --tests --no-run
 	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) $(CARGO_TEST) --lib --bins
 	$(CARGO_TEST) --test queue_bench
 	$(SIMULATED) $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
 	$(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
 	$(CARGO_TEST) --test integration -- --test-threads=3
+
+test-binaries:
+	$(CARGO_TEST) --lib --bins --tests --no-run
 
 # The addresses of the simulated pods are local to the test, which answers for them.
 traefik:
@@ -152,8 +159,10 @@ lint: $(BIN)/cargo-deny $(SLUICE_CACHE)/typos tidy ## Check formatting, spelling
 	cd testenv && test -z "$$(gofmt -l .)" && go vet -tags processnode ./...
 	$(BIN)/cargo-deny --locked check bans licenses sources
 
+# Runs for a second in each lint: the optimizations of its release profile would double the time of its build.
 $(BIN)/cargo-deny:
-	cargo install cargo-deny --version $(DENY_VERSION) --locked --quiet --root $(SLUICE_CACHE)
+	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
+	  cargo install cargo-deny --version $(DENY_VERSION) --locked --quiet --root $(SLUICE_CACHE)
 
 $(SLUICE_CACHE)/typos:
 	pip install --quiet --root-user-action=ignore --no-deps --target $@ typos==$(TYPOS_VERSION)

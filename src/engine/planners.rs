@@ -95,7 +95,8 @@ impl Engine {
     }
 
     fn plan_workload(&mut self, key: &ObjectKey, now: Timestamp) -> Plan {
-        let Some(workload) = self.cluster_state.workloads.get(key) else { return Plan::default() };
+        let Some(workload) = self.cluster_state.workloads.get(key).cloned() else { return Plan::default() };
+        let workload = workload.as_ref();
         if workload.metadata.deletion_timestamp.is_none() {
             if let Some(write) = priorities::sync_priority(&self.cluster_state, workload) {
                 // The priority orders the queue, so it is written before a decision.
@@ -133,12 +134,16 @@ impl Engine {
 
     /// Reports whether the job of a slice plans to change or delete it. The demand of such a slice
     /// may be obsolete, and its admission would replace the slice that covers the running pods.
-    fn is_outdated_slice(&self, slice: &Workload, now: Timestamp) -> bool {
+    fn is_outdated_slice(&mut self, slice: &Workload, now: Timestamp) -> bool {
         let Some(job) = owning_job_key(slice) else { return false };
         let key = ObjectKey::of(slice);
         if self.work_queue.is_enqueued(&PlannerKey::Job(job.clone())) {
             // A backoff holds the job, which has changed since its last plan.
-            return changed_slices(&self.plan_job(&job, now).writes).contains(&key);
+            let is_outdated = changed_slices(&self.plan_job(&job, now).writes).contains(&key);
+            if is_outdated {
+                self.slice_changes.withhold(job, key);
+            }
+            return is_outdated;
         }
         self.slice_changes.includes(&job, &key)
     }

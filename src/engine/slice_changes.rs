@@ -7,7 +7,8 @@ use sluice_plan::{ObjectKey, Write, WriteOp};
 
 use super::planner_key::JobKey;
 
-/// The Workloads that the last plan of each job changes or deletes.
+/// The Workloads whose admission is withheld for each job: its last plan changes or deletes them, or
+/// its next plan will.
 #[derive(Debug, Default)]
 pub(super) struct PlannedSliceChanges {
     by_job: BTreeMap<JobKey, BTreeSet<ObjectKey>>,
@@ -21,8 +22,8 @@ pub(super) fn changed_slices(writes: &[Write]) -> BTreeSet<ObjectKey> {
 }
 
 impl PlannedSliceChanges {
-    /// Records the plan of a job. Returns the Workloads that its previous plan changed and this one
-    /// does not, so that their admission is no longer withheld.
+    /// Records the plan of a job. Returns the Workloads that were withheld before and that this plan
+    /// does not change, so that they can be admitted.
     pub(super) fn record(&mut self, job: &JobKey, writes: &[Write]) -> BTreeSet<ObjectKey> {
         let changed = changed_slices(writes);
         let mut released = self.by_job.remove(job).unwrap_or_default();
@@ -33,7 +34,12 @@ impl PlannedSliceChanges {
         released
     }
 
-    /// Reports whether the last plan of a job changes or deletes this Workload.
+    /// Withholds a Workload until the next plan of its job.
+    pub(super) fn withhold(&mut self, job: JobKey, slice: ObjectKey) {
+        self.by_job.entry(job).or_default().insert(slice);
+    }
+
+    /// Reports whether this Workload of a job is withheld.
     pub(super) fn includes(&self, job: &JobKey, slice: &ObjectKey) -> bool {
         self.by_job.get(job).is_some_and(|changed| changed.contains(slice))
     }
@@ -65,5 +71,16 @@ mod tests {
         assert!(!planned.includes(&own, &slice("a")) && planned.includes(&own, &slice("b")));
         assert_eq!(planned.record(&own, &[]), BTreeSet::from([slice("b")]));
         assert!(planned.includes(&other, &slice("c")));
+    }
+
+    #[test]
+    fn withheld_slice_is_released_by_the_next_plan_of_its_job() {
+        let (job, slice) = (JobKey::BatchJob(ObjectKey::new("team", "job")), ObjectKey::new("team", "a"));
+        let mut planned = PlannedSliceChanges::default();
+
+        planned.withhold(job.clone(), slice.clone());
+
+        assert!(planned.includes(&job, &slice));
+        assert_eq!(planned.record(&job, &[]), BTreeSet::from([slice]));
     }
 }

@@ -6,7 +6,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use sluice_api::condition;
-use sluice_api::kueue::scheduling_gate::is_gated;
+use sluice_api::kueue::scheduling_gate::{has_gate, is_gated};
 
 use crate::admission_policies::webhook::start_manager_and_wait_for_webhook;
 use sluice_testkit::history::Recorder;
@@ -57,14 +57,29 @@ fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Completes this many running pods.
+/// Completes this many running pods, as soon as there are so many that are not being deleted.
 async fn complete_pods(env: &TestEnv, job: &str, count: usize) {
     let api: Api<Pod> = Api::namespaced(env.client.clone(), NAMESPACE);
     let done = Patch::Merge(json!({"metadata": {"annotations": {"testenv.sluice.dev/phase": "succeeded"}}}));
-    let running = pods(env, job).await.into_iter().filter(|pod| phase(pod) == "Running");
-    for pod in running.take(count) {
+    let is_running = |pod: &Pod| phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none();
+    let running = eventually_or_err(&format!("{count} pods of Job {job} run"), async || {
+        let running: Vec<Pod> = pods(env, job).await.into_iter().filter(is_running).collect();
+        if running.len() >= count { Ok(running) } else { Err(format!("{} do", running.len())) }
+    })
+    .await;
+    for pod in running.into_iter().take(count) {
         api.patch(&pod.name_any(), &PatchParams::default(), &done).await.expect("the pod is done");
     }
+}
+
+/// Waits until a Job that was created without the webhook is admitted and starts gated pods. Those
+/// that it started before have been deleted, or are covered.
+async fn wait_until_unsuspended(env: &TestEnv, job: &str) {
+    eventually(&format!("Job {job} is unsuspended with a gated template"), async || {
+        let spec = jobs(env).get(job).await.expect("the Job").spec?;
+        (spec.suspend == Some(false) && spec.template.spec.as_ref().is_some_and(has_gate)).then_some(())
+    })
+    .await;
 }
 
 async fn patch_job(env: &TestEnv, job: &str, patch: Value) -> Result<Job, kube::Error> {
@@ -180,6 +195,7 @@ async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_
     let mut proud = job("proud", json!({"parallelism": 1, "completions": 1}));
     proud.labels_mut().insert("kueue.x-k8s.io/priority-class".to_owned(), "high".to_owned());
     create(&env, &proud).await;
+    wait_until_unsuspended(&env, "proud").await;
     wait_for_pods(&env, "proud", 1, 0).await;
     wait_for_pods(&env, "early", 0, 0).await;
     complete_pods(&env, "proud", 1).await;

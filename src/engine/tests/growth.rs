@@ -71,6 +71,29 @@ fn pending_slice_is_not_admitted_before_its_job_has_updated_it() {
     assert_eq!(plane.ungated_pod_count("pending"), 3);
 }
 
+#[test]
+fn slice_withheld_during_a_backoff_is_admitted_if_its_job_then_changes_nothing() {
+    // Given a job whose first writes fail, so that it is in backoff, and that was scaled down since,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_cluster(&mut plane, "other", "low", 1);
+    plane.advance(30);
+    plane.fail_next_write = BTreeSet::from(["RayCluster"]);
+    put_cluster(&mut plane, "pending", "low", 3);
+    plane.advance(0);
+    put_cluster(&mut plane, "pending", "low", 2);
+
+    // when there is quota for its slice, which is withheld because its demand is obsolete,
+    plane.delete("RayCluster", "other");
+    plane.advance(0);
+    let reserved = |plane: &ControlPlane| plane.slice_condition("pending", names::QUOTA_RESERVED);
+    assert!(reserved(&plane).is_none_or(|(status, _)| status == "False"));
+
+    // and the job is scaled back up before the backoff ends, then the slice is admitted as it is.
+    put_cluster(&mut plane, "pending", "low", 3);
+    plane.advance(5);
+    assert_eq!(plane.ungated_pod_count("pending"), 4);
+}
+
 /// A job that scales up gets as many whole replicas as fit, and the rest when there is quota.
 #[rstest]
 #[case::single_host(1, 8, [5, 6, 9])]
