@@ -7,9 +7,7 @@
 //! again.
 
 #![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
-// In a binary, `pub` marks the interface between modules.
-#![allow(missing_docs, unreachable_pub)]
-#![allow(clippy::cast_precision_loss, reason = "a few minutes and requests")]
+#![allow(missing_docs, unreachable_pub, reason = "in a binary, `pub` marks the interface between modules")]
 
 mod chart;
 mod scenario;

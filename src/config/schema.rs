@@ -12,9 +12,9 @@ enum FieldSchema {
     /// Value that Sluice does not support.
     Unsupported,
     /// Mapping with exactly these fields.
-    Fields(&'static [(&'static str, FieldSchema)]),
+    Fields(&'static [(&'static str, Self)]),
     /// List of mappings with exactly these fields.
-    List(&'static [(&'static str, FieldSchema)]),
+    List(&'static [(&'static str, Self)]),
     /// Mapping with arbitrary keys, of which these are supported.
     AnyKey(&'static [&'static str]),
 }

@@ -39,10 +39,10 @@ impl SpecCache {
                 });
             }
             (_, Some(Object::RayService(service))) => {
-                self.desired_services.observe(service.as_ref(), DesiredService::from_service)
+                self.desired_services.observe(service.as_ref(), DesiredService::from_service);
             }
             (_, Some(Object::RayJob(job))) => {
-                self.ray_job_requirements.observe(job.as_ref(), RayJobRequirements::from_spec)
+                self.ray_job_requirements.observe(job.as_ref(), RayJobRequirements::from_spec);
             }
             (_, Some(Object::ControllerRevision(revision))) => {
                 self.revisions.observe(revision.as_ref(), RevisionContent::of);

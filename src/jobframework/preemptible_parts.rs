@@ -15,7 +15,7 @@ pub(super) fn for_record(record: &SliceRecord, members: &[Member], creates_pods:
         match members.iter().find(|member| member.uid == share.uid) {
             Some(member) if member.is_surge => add_pods(&mut surge, share, |_, count| count),
             Some(member) if creates_pods => {
-                add_pods(&mut replicas, share, |pods, count| count.saturating_sub(min_pods(member, pods)))
+                add_pods(&mut replicas, share, |pods, count| count.saturating_sub(min_pods(member, pods)));
             }
             _ => {}
         }

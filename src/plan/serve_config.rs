@@ -99,7 +99,7 @@ impl ServeConfig {
     /// autoscaled one. Deployments without a number are omitted.
     pub fn replicas(&self) -> Vec<u32> {
         let applications = self.body.get("applications").and_then(Value::as_array).into_iter().flatten();
-        let deployments = applications.flat_map(|application| application.get("deployments")?.as_array()).flatten();
+        let deployments = applications.filter_map(|application| application.get("deployments")?.as_array()).flatten();
         let max_replicas = |deployment: &Value| deployment.pointer("/autoscaling_config/max_replicas")?.as_u64();
         let replicas =
             |deployment: &Value| max_replicas(deployment).or_else(|| deployment.get("num_replicas")?.as_u64());

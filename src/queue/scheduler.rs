@@ -237,7 +237,7 @@ impl Scheduler {
             }
             Input::NamespaceDeleted(name) => self.set_namespace(name, None),
             Input::LimitRange(limit_range) => {
-                self.set_limit_range(&ObjectKey::of(limit_range), limit_range.spec.as_ref())
+                self.set_limit_range(&ObjectKey::of(limit_range), limit_range.spec.as_ref());
             }
             Input::LimitRangeDeleted(key) => self.set_limit_range(key, None),
             Input::RuntimeClass(class) => {

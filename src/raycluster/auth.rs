@@ -250,32 +250,32 @@ mod tests {
     #[test]
     fn token_secret_is_created_once_and_owned_by_the_cluster() {
         // Given a cluster without a token Secret, and then with one,
-        let mut stage = TestCluster::new(cluster_with_patch(json!({"authOptions": {"mode": "token"}})));
-        stage.token_secret = TokenSecret::Missing("secret".into());
-        let secrets = |stage: &TestCluster| {
-            let writes = stage.plan().writes;
+        let mut test_cluster = TestCluster::new(cluster_with_patch(json!({"authOptions": {"mode": "token"}})));
+        test_cluster.token_secret = TokenSecret::Missing("secret".into());
+        let secrets = |test_cluster: &TestCluster| {
+            let writes = test_cluster.plan().writes;
             writes.into_iter().filter(|write| write.target.kind == "Secret").collect::<Vec<_>>()
         };
-        let created = secrets(&stage);
-        stage.token_secret = TokenSecret::Available;
+        let created = secrets(&test_cluster);
+        test_cluster.token_secret = TokenSecret::Available;
 
         // then the Secret is created once.
         let [write] = created.as_slice() else { panic!("{created:?}") };
         let sluice_plan::WriteOp::Create(secret) = &write.op else { panic!("{write:?}") };
         assert_eq!(secret["stringData"], json!({"auth_token": "secret"}));
         assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], "uid-1");
-        assert_eq!(secrets(&stage), []);
+        assert_eq!(secrets(&test_cluster), []);
     }
 
     #[test]
     fn recreated_cluster_does_not_start_with_the_token_of_its_predecessor() {
-        let mut stage = TestCluster::new(cluster_with_patch(json!({"authOptions": {"mode": "token"}})));
-        stage.token_secret = TokenSecret::OwnedByPredecessor;
-        stage.reconcile_until_stable();
-        assert_eq!(stage.pod_names(names::HEAD_GROUP), Vec::<String>::new());
+        let mut test_cluster = TestCluster::new(cluster_with_patch(json!({"authOptions": {"mode": "token"}})));
+        test_cluster.token_secret = TokenSecret::OwnedByPredecessor;
+        test_cluster.reconcile_until_stable();
+        assert_eq!(test_cluster.pod_names(names::HEAD_GROUP), Vec::<String>::new());
 
-        stage.token_secret = TokenSecret::Available;
-        stage.reconcile_until_stable();
-        assert_eq!(stage.pod_names(names::HEAD_GROUP).len(), 1);
+        test_cluster.token_secret = TokenSecret::Available;
+        test_cluster.reconcile_until_stable();
+        assert_eq!(test_cluster.pod_names(names::HEAD_GROUP).len(), 1);
     }
 }

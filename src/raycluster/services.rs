@@ -32,7 +32,7 @@ pub(super) fn plan(view: &ClusterContext<'_>, groups: &[PodGroup], plan: &mut Pl
         None => match head_service(cluster) {
             Ok(service) => create(cluster, &service, plan),
             Err(problem) => {
-                plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem.to_string()))
+                plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem.to_string()));
             }
         },
     }
@@ -45,7 +45,7 @@ pub(super) fn plan(view: &ClusterContext<'_>, groups: &[PodGroup], plan: &mut Pl
         match serve_service(cluster) {
             Ok(service) => create(cluster, &service, plan),
             Err(problem) => {
-                plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem.to_string()))
+                plan.events.push(EventRecord::warning(cluster, "FailedToCreateService", problem.to_string()));
             }
         }
     }

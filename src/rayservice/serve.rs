@@ -186,7 +186,7 @@ fn plan_head_label(context: &ServiceContext<'_>, child: &ServiceCluster<'_>, pla
 
 /// Plans a health check of the Serve proxy on the head pod, if the pod receives requests or could.
 fn check_health(context: &ServiceContext<'_>, child: &ServiceCluster<'_>, serves: bool, plan: &mut Plan) {
-    let runs = child.current_status().is_some_and(|status| status.is_running());
+    let runs = child.current_status().is_some_and(sluice_plan::ServeStatus::is_running);
     let Some(head) = child.head_pod.filter(|_| child.head_ready_since().is_some() && (serves || runs)) else { return };
     let ip = head.status.as_ref().and_then(|status| status.pod_ip.clone()).unwrap_or_default();
     let pod = head.name_any();

@@ -98,25 +98,25 @@ fn max_reserved(history: &[Change]) -> String {
 async fn incremental_upgrade_takes_all_steps_within_its_surge() {
     // Given a service that requests 2500m CPU, in a queue with another 1500m for a head and half of
     // the workers,
-    let stage = Fixture::start(RayOperatorKind::Ours).await;
-    let env = &stage.env;
+    let fixture = Fixture::start(RayOperatorKind::Ours).await;
+    let env = &fixture.env;
     let _gateways = FakeGatewayController::start(env).await;
     env.set_quota("4", "8Gi").await;
     env.apply(&incremental_service(OPTIONS).to_string()).await.expect("the service");
     let first = env.wait_until_serving("2.52.0").await;
     wait_for_weights(env, &[(&first, 100)]).await;
-    stage.wait_for_pods(&first, 0, 5).await;
+    fixture.wait_for_pods(&first, 0, 5).await;
 
     // when it is upgraded,
     env.set_ray_version("2.53.0").await;
     let second = env.wait_until_serving("2.53.0").await;
     env.wait_for_only_cluster(&second).await;
     env.wait_for_reserved_cpu("2500m").await;
-    stage.wait_for_pods(&second, 0, 5).await;
+    fixture.wait_for_pods(&second, 0, 5).await;
     wait_for_weights(env, &[(&second, 100)]).await;
 
     // then the status and the route went through all steps in order,
-    let history = stage.check_history().await;
+    let history = fixture.check_history().await;
     assert_eq!(rollout_positions(&history), ROLLOUT);
     let shares = |of_second: i32| BTreeMap::from([(first.clone(), 100 - of_second), (second.clone(), of_second)]);
     let mut expected = vec![BTreeMap::from([(first.clone(), 100)])];

@@ -163,7 +163,7 @@ async fn ray_cluster_usage_includes_sidecars_limits_and_runtime_class_overhead()
 
     let name = eventually("the slice is there", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
-        slices.first().map(|slice| slice.name_any())
+        slices.first().map(ResourceExt::name_any)
     })
     .await;
     env.wait_until_pending(&name).await;

@@ -50,27 +50,27 @@ use sluice_testkit::{eventually, eventually_or_err};
 #[case::another_operator(RayOperatorKind::Another)]
 #[tokio::test]
 async fn upgrade_to_more_gpus_per_worker_counts_both_clusters_exactly(#[case] operator: RayOperatorKind) {
-    let stage = Fixture::start(operator).await;
+    let fixture = Fixture::start(operator).await;
     let gpus = |gpus: &str| worker_group("small", 1, json!({"cpu": "500m", "memory": "1Gi", GPU: gpus}));
-    set_quota(&stage, "4", "16Gi", "2").await;
-    stage.env.apply_object(sample_service("2.52.0", &[gpus("1")])).await;
-    stage.env.wait_until_serving("2.52.0").await;
-    stage.wait_for_reserved(GPU, "1").await;
+    set_quota(&fixture, "4", "16Gi", "2").await;
+    fixture.env.apply_object(sample_service("2.52.0", &[gpus("1")])).await;
+    fixture.env.wait_until_serving("2.52.0").await;
+    fixture.wait_for_reserved(GPU, "1").await;
 
     // Given one GPU in use and one free, when a worker requests two, then the upgrade waits for a
     // third,
-    stage.env.apply_object(sample_service("2.53.0", &[gpus("2")])).await;
-    let (pending, message) = stage.env.wait_for_pending_upgrade().await;
+    fixture.env.apply_object(sample_service("2.53.0", &[gpus("2")])).await;
+    let (pending, message) = fixture.env.wait_for_pending_upgrade().await;
     assert!(message.contains(GPU) && message.contains("nominalQuota is 3"), "{message}");
-    assert!(stage.env.pods_of(&pending).await.is_empty());
-    stage.wait_for_reserved(GPU, "1").await;
+    assert!(fixture.env.pods_of(&pending).await.is_empty());
+    fixture.wait_for_reserved(GPU, "1").await;
 
     // and completes once the quota allows it; then two are reserved.
-    set_quota(&stage, "4", "16Gi", "3").await;
-    assert_eq!(stage.env.wait_until_serving("2.53.0").await, pending);
-    stage.env.wait_for_only_cluster(&pending).await;
-    stage.wait_for_reserved(GPU, "2").await;
-    let names = pod_sets(&stage.check_history().await);
+    set_quota(&fixture, "4", "16Gi", "3").await;
+    assert_eq!(fixture.env.wait_until_serving("2.53.0").await, pending);
+    fixture.env.wait_for_only_cluster(&pending).await;
+    fixture.wait_for_reserved(GPU, "2").await;
+    let names = pod_sets(&fixture.check_history().await);
     let others: Vec<&String> = names.iter().filter(|name| *name != "head" && *name != "small").collect();
     assert!(matches!(others.as_slice(), [other] if other.starts_with("small-")), "{names:?}");
 }
@@ -80,8 +80,8 @@ async fn upgrade_to_more_gpus_per_worker_counts_both_clusters_exactly(#[case] op
 #[case::another_operator(RayOperatorKind::Another)]
 #[tokio::test]
 async fn upgrades_add_rename_and_remove_groups(#[case] operator: RayOperatorKind) {
-    let stage = Fixture::start(operator).await;
-    stage.env.set_quota("8", "32Gi").await;
+    let fixture = Fixture::start(operator).await;
+    fixture.env.set_quota("8", "32Gi").await;
     let upgrades = [
         ("2.52.0", vec![worker_group_of_cpu("small", 1, 500)], "1"),
         ("2.53.0", vec![worker_group_of_cpu("small", 1, 500), worker_group_of_cpu("large", 2, 1000)], "3"),
@@ -89,12 +89,12 @@ async fn upgrades_add_rename_and_remove_groups(#[case] operator: RayOperatorKind
         ("2.55.0", vec![worker_group_of_cpu("tiny", 1, 250)], "750m"),
     ];
     for (version, groups, cpu) in upgrades {
-        stage.env.apply_object(sample_service(version, &groups)).await;
-        let serving = stage.env.wait_until_serving(version).await;
-        stage.env.wait_for_only_cluster(&serving).await;
-        stage.wait_for_reserved("cpu", cpu).await;
+        fixture.env.apply_object(sample_service(version, &groups)).await;
+        let serving = fixture.env.wait_until_serving(version).await;
+        fixture.env.wait_for_only_cluster(&serving).await;
+        fixture.wait_for_reserved("cpu", cpu).await;
     }
-    stage.check_history().await;
+    fixture.check_history().await;
 }
 
 #[rstest]
@@ -102,37 +102,37 @@ async fn upgrades_add_rename_and_remove_groups(#[case] operator: RayOperatorKind
 #[case::another_operator(RayOperatorKind::Another)]
 #[tokio::test]
 async fn cluster_edited_in_place_accounts_for_each_pod_as_it_was_created(#[case] operator: RayOperatorKind) {
-    let stage = Fixture::start(operator).await;
-    stage.env.set_quota("1500m", "3Gi").await;
-    stage.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 2, 500)])).await;
-    let pods = stage.wait_for_pods(CLUSTER, 0, 3).await;
-    stage.wait_for_reserved("cpu", "1500m").await;
+    let fixture = Fixture::start(operator).await;
+    fixture.env.set_quota("1500m", "3Gi").await;
+    fixture.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 2, 500)])).await;
+    let pods = fixture.wait_for_pods(CLUSTER, 0, 3).await;
+    fixture.wait_for_reserved("cpu", "1500m").await;
     let old: Vec<String> =
         pods.iter().filter(|pod| pod.labels()["ray.io/group"] == "small").map(ResourceExt::name_any).collect();
 
     // Given workers of half a CPU, when their template requests a whole one, running workers are
     // unchanged.
-    stage.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 2, 1000)])).await;
+    fixture.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 2, 1000)])).await;
 
     // A lost worker releases its quota. Its replacement requests more and waits for it.
-    stage.env.pods().delete(&old[0], &DeleteParams::default()).await.expect("a worker is lost");
-    stage.wait_for_pods(CLUSTER, 1, 2).await;
-    stage.wait_for_reserved("cpu", "1").await;
-    assert!(stage.env.pods().get_opt(&old[1]).await.expect("the other worker").is_some());
-    stage.env.set_quota("1999m", "3Gi").await;
-    stage.wait_for_pods(CLUSTER, 1, 2).await;
-    stage.env.set_quota("2", "3Gi").await;
-    stage.wait_for_pods(CLUSTER, 0, 3).await;
-    stage.wait_for_reserved("cpu", "2").await;
+    fixture.env.pods().delete(&old[0], &DeleteParams::default()).await.expect("a worker is lost");
+    fixture.wait_for_pods(CLUSTER, 1, 2).await;
+    fixture.wait_for_reserved("cpu", "1").await;
+    assert!(fixture.env.pods().get_opt(&old[1]).await.expect("the other worker").is_some());
+    fixture.env.set_quota("1999m", "3Gi").await;
+    fixture.wait_for_pods(CLUSTER, 1, 2).await;
+    fixture.env.set_quota("2", "3Gi").await;
+    fixture.wait_for_pods(CLUSTER, 0, 3).await;
+    fixture.wait_for_reserved("cpu", "2").await;
 
     // The same for the other worker.
-    stage.env.pods().delete(&old[1], &DeleteParams::default()).await.expect("a worker is lost");
-    stage.wait_for_pods(CLUSTER, 1, 2).await;
-    stage.wait_for_reserved("cpu", "1500m").await;
-    stage.env.set_quota("2500m", "3Gi").await;
-    stage.wait_for_pods(CLUSTER, 0, 3).await;
-    stage.wait_for_reserved("cpu", "2500m").await;
-    stage.check_history().await;
+    fixture.env.pods().delete(&old[1], &DeleteParams::default()).await.expect("a worker is lost");
+    fixture.wait_for_pods(CLUSTER, 1, 2).await;
+    fixture.wait_for_reserved("cpu", "1500m").await;
+    fixture.env.set_quota("2500m", "3Gi").await;
+    fixture.wait_for_pods(CLUSTER, 0, 3).await;
+    fixture.wait_for_reserved("cpu", "2500m").await;
+    fixture.check_history().await;
 }
 
 #[rstest]
@@ -140,59 +140,59 @@ async fn cluster_edited_in_place_accounts_for_each_pod_as_it_was_created(#[case]
 #[case::another_operator(RayOperatorKind::Another)]
 #[tokio::test]
 async fn groups_of_a_running_cluster_can_be_added_renamed_and_removed(#[case] operator: RayOperatorKind) {
-    let stage = Fixture::start(operator).await;
-    stage.env.set_quota("1", "4Gi").await;
-    stage.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 1, 500)])).await;
-    stage.wait_for_pods(CLUSTER, 0, 2).await;
+    let fixture = Fixture::start(operator).await;
+    fixture.env.set_quota("1", "4Gi").await;
+    fixture.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 1, 500)])).await;
+    fixture.wait_for_pods(CLUSTER, 0, 2).await;
 
     // An added group waits for quota, and runs partially as quota allows.
-    stage
+    fixture
         .env
         .apply_object(standalone_cluster(&[
             worker_group_of_cpu("small", 1, 500),
             worker_group_of_cpu("large", 2, 1000),
         ]))
         .await;
-    stage.wait_for_pods(CLUSTER, 2, 2).await;
-    stage.env.set_quota("2", "4Gi").await;
-    stage.wait_for_pods(CLUSTER, 1, 3).await;
-    stage.wait_for_reserved("cpu", "2").await;
-    stage.env.set_quota("3", "4Gi").await;
-    stage.wait_for_pods(CLUSTER, 0, 4).await;
-    stage.wait_for_reserved("cpu", "3").await;
+    fixture.wait_for_pods(CLUSTER, 2, 2).await;
+    fixture.env.set_quota("2", "4Gi").await;
+    fixture.wait_for_pods(CLUSTER, 1, 3).await;
+    fixture.wait_for_reserved("cpu", "2").await;
+    fixture.env.set_quota("3", "4Gi").await;
+    fixture.wait_for_pods(CLUSTER, 0, 4).await;
+    fixture.wait_for_reserved("cpu", "3").await;
 
     // A renamed group is a different group.
-    stage
+    fixture
         .env
         .apply_object(standalone_cluster(&[worker_group_of_cpu("tiny", 1, 500), worker_group_of_cpu("large", 2, 1000)]))
         .await;
     eventually("the renamed group runs", async || {
-        let pods = stage.env.pods_of(CLUSTER).await;
+        let pods = fixture.env.pods_of(CLUSTER).await;
         let running =
             |group: &str| pods.iter().filter(|pod| pod.labels()["ray.io/group"] == group && !is_gated(pod)).count();
         (running("tiny") == 1 && running("small") == 0).then_some(())
     })
     .await;
-    stage.wait_for_reserved("cpu", "3").await;
+    fixture.wait_for_reserved("cpu", "3").await;
 
-    stage.env.apply_object(standalone_cluster(&[worker_group_of_cpu("tiny", 1, 500)])).await;
-    stage.wait_for_pods(CLUSTER, 0, 2).await;
-    stage.wait_for_reserved("cpu", "1").await;
-    stage.check_history().await;
+    fixture.env.apply_object(standalone_cluster(&[worker_group_of_cpu("tiny", 1, 500)])).await;
+    fixture.wait_for_pods(CLUSTER, 0, 2).await;
+    fixture.wait_for_reserved("cpu", "1").await;
+    fixture.check_history().await;
 }
 
 #[tokio::test]
 async fn upgrade_with_too_many_pod_sets_reports_it_and_keeps_the_active_cluster() {
-    let stage = Fixture::start(RayOperatorKind::Ours).await;
-    stage.env.set_quota("64", "256Gi").await;
+    let fixture = Fixture::start(RayOperatorKind::Ours).await;
+    fixture.env.set_quota("64", "256Gi").await;
     let all =
         |cpu: u32| (1..=9).map(|number| worker_group_of_cpu(&format!("group-{number}"), 1, cpu)).collect::<Vec<_>>();
-    stage.env.apply_object(sample_service("2.52.0", &all(250))).await;
-    let first = stage.env.wait_until_serving("2.52.0").await;
-    let pods = stage.wait_for_pods(&first, 0, 10).await;
+    fixture.env.apply_object(sample_service("2.52.0", &all(250))).await;
+    let first = fixture.env.wait_until_serving("2.52.0").await;
+    let pods = fixture.wait_for_pods(&first, 0, 10).await;
     let has_condition = async |what: &str, matches: &dyn Fn(&str, &str) -> bool| {
         eventually_or_err(what, async || {
-            let conditions = stage.env.get_service().await.status.unwrap_or_default().conditions;
+            let conditions = fixture.env.get_service().await.status.unwrap_or_default().conditions;
             match condition::get(&conditions, "sluice.dev/Admitted") {
                 Some(found) if matches(&found.status, &found.message) => Ok(()),
                 found => Err(format!("but {found:?}")),
@@ -202,13 +202,13 @@ async fn upgrade_with_too_many_pod_sets_reports_it_and_keeps_the_active_cluster(
     };
 
     // Nine groups that all change, plus an unchanged head, are one PodSet too many.
-    stage.env.apply_object(sample_service("2.53.0", &all(300))).await;
+    fixture.env.apply_object(sample_service("2.53.0", &all(300))).await;
     has_condition("the condition reports the number and the maximum of PodSets", &|status, message| {
         let words = ["spec.workerGroupSpecs", "19 PodSets", "at most 18"];
         status == "False" && words.iter().all(|word| message.contains(word))
     })
     .await;
-    let there = stage.env.pods_of(&first).await;
+    let there = fixture.env.pods_of(&first).await;
     assert_eq!(
         there.iter().map(ResourceExt::uid).collect::<Vec<_>>(),
         pods.iter().map(ResourceExt::uid).collect::<Vec<_>>()
@@ -217,11 +217,11 @@ async fn upgrade_with_too_many_pod_sets_reports_it_and_keeps_the_active_cluster(
     // With one unchanged group, they fit.
     let mut fewer = all(300);
     fewer[0] = worker_group_of_cpu("group-1", 1, 250);
-    stage.env.apply_object(sample_service("2.54.0", &fewer)).await;
-    let second = stage.env.wait_until_serving("2.54.0").await;
-    stage.env.wait_for_only_cluster(&second).await;
+    fixture.env.apply_object(sample_service("2.54.0", &fewer)).await;
+    let second = fixture.env.wait_until_serving("2.54.0").await;
+    fixture.env.wait_for_only_cluster(&second).await;
     has_condition("the service is admitted", &|status, _| status == "True").await;
-    stage.check_history().await;
+    fixture.check_history().await;
 }
 
 #[rstest]
@@ -229,23 +229,23 @@ async fn upgrade_with_too_many_pod_sets_reports_it_and_keeps_the_active_cluster(
 #[case::another_operator(RayOperatorKind::Another)]
 #[tokio::test]
 async fn elastic_service_of_unchanged_size_is_upgraded_with_a_new_slice(#[case] operator: RayOperatorKind) {
-    let stage = Fixture::start(operator).await;
-    stage.env.set_quota("2", "4Gi").await;
+    let fixture = Fixture::start(operator).await;
+    fixture.env.set_quota("2", "4Gi").await;
     let elastic = |version: &str| {
         let mut service = sample_service(version, &[worker_group_of_cpu("small", 1, 500)]);
         service["metadata"]["annotations"] = json!({"kueue.x-k8s.io/elastic-job": "true"});
         service
     };
-    stage.env.apply_object(elastic("2.52.0")).await;
-    stage.env.wait_until_serving("2.52.0").await;
-    stage.wait_for_reserved("cpu", "1").await;
+    fixture.env.apply_object(elastic("2.52.0")).await;
+    fixture.env.wait_until_serving("2.52.0").await;
+    fixture.wait_for_reserved("cpu", "1").await;
 
-    stage.env.apply_object(elastic("2.53.0")).await;
-    let second = stage.env.wait_until_serving("2.53.0").await;
-    stage.env.wait_for_only_cluster(&second).await;
-    stage.wait_for_pods(&second, 0, 2).await;
-    stage.wait_for_reserved("cpu", "1").await;
-    stage.check_history().await;
+    fixture.env.apply_object(elastic("2.53.0")).await;
+    let second = fixture.env.wait_until_serving("2.53.0").await;
+    fixture.env.wait_for_only_cluster(&second).await;
+    fixture.wait_for_pods(&second, 0, 2).await;
+    fixture.wait_for_reserved("cpu", "1").await;
+    fixture.check_history().await;
 }
 
 #[rstest]
@@ -253,35 +253,35 @@ async fn elastic_service_of_unchanged_size_is_upgraded_with_a_new_slice(#[case] 
 #[case::another_operator(RayOperatorKind::Another)]
 #[tokio::test]
 async fn running_service_is_drained_and_readmitted(#[case] operator: RayOperatorKind) {
-    let stage = Fixture::start(operator).await;
-    stage.env.apply_object(sample_service("2.52.0", &[worker_group_of_cpu("small", 1, 500)])).await;
-    let serving = stage.env.wait_until_serving("2.52.0").await;
-    stage.wait_for_reserved("cpu", "1").await;
+    let fixture = Fixture::start(operator).await;
+    fixture.env.apply_object(sample_service("2.52.0", &[worker_group_of_cpu("small", 1, 500)])).await;
+    let serving = fixture.env.wait_until_serving("2.52.0").await;
+    fixture.wait_for_reserved("cpu", "1").await;
 
-    stage.env.patch_queue(QUEUE, json!({"stopPolicy": "HoldAndDrain"})).await;
-    stage.wait_for_pods(&serving, 0, 0).await;
-    stage.wait_for_reserved("cpu", "0").await;
-    stage.env.patch_queue(QUEUE, json!({"stopPolicy": "None"})).await;
-    stage.wait_for_pods(&serving, 0, 2).await;
-    stage.wait_for_reserved("cpu", "1").await;
-    stage.check_history_with_evictions().await;
+    fixture.env.patch_queue(QUEUE, json!({"stopPolicy": "HoldAndDrain"})).await;
+    fixture.wait_for_pods(&serving, 0, 0).await;
+    fixture.wait_for_reserved("cpu", "0").await;
+    fixture.env.patch_queue(QUEUE, json!({"stopPolicy": "None"})).await;
+    fixture.wait_for_pods(&serving, 0, 2).await;
+    fixture.wait_for_reserved("cpu", "1").await;
+    fixture.check_history_with_evictions().await;
 }
 
 #[tokio::test]
 async fn pods_of_another_operator_are_created_gated_and_ungated_as_quota_allows() {
-    let stage = Fixture::start(RayOperatorKind::Another).await;
-    stage.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 1, 500)])).await;
-    stage.wait_for_pods(CLUSTER, 0, 2).await;
-    stage.wait_for_reserved("cpu", "1").await;
+    let fixture = Fixture::start(RayOperatorKind::Another).await;
+    fixture.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 1, 500)])).await;
+    fixture.wait_for_pods(CLUSTER, 0, 2).await;
+    fixture.wait_for_reserved("cpu", "1").await;
 
-    stage.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 3, 500)])).await;
-    stage.wait_for_pods(CLUSTER, 2, 2).await;
-    stage.env.set_quota("1500m", "4Gi").await;
-    for pod in stage.wait_for_pods(CLUSTER, 1, 3).await.iter().filter(|pod| !is_gated(pod)) {
+    fixture.env.apply_object(standalone_cluster(&[worker_group_of_cpu("small", 3, 500)])).await;
+    fixture.wait_for_pods(CLUSTER, 2, 2).await;
+    fixture.env.set_quota("1500m", "4Gi").await;
+    for pod in fixture.wait_for_pods(CLUSTER, 1, 3).await.iter().filter(|pod| !is_gated(pod)) {
         assert!(pod.labels().contains_key("kueue.x-k8s.io/podset"), "{} has the label of its PodSet", pod.name_any());
     }
-    stage.env.set_quota("2", "4Gi").await;
-    stage.wait_for_pods(CLUSTER, 0, 4).await;
-    stage.wait_for_reserved("cpu", "2").await;
-    stage.check_history().await;
+    fixture.env.set_quota("2", "4Gi").await;
+    fixture.wait_for_pods(CLUSTER, 0, 4).await;
+    fixture.wait_for_reserved("cpu", "2").await;
+    fixture.check_history().await;
 }

@@ -336,7 +336,7 @@ async fn quotas_edited_under_load_are_never_exceeded_and_every_workload_is_admit
                     (dice.below(2) == 0).then_some("all"),
                     cpu_quota(&dice.below(4).to_string(), no_fields()),
                 ))
-                .await
+                .await;
             }
             _ => run_jobs(&env, 1).await,
         }

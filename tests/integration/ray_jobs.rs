@@ -177,16 +177,16 @@ fn with_cluster(name: &str, workers: u32) -> Value {
 async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
     // Given too little quota, a RayJob is pending without a cluster and reports why; only Sluice
     // may start it;
-    let stage = Fixture::new().await;
-    stage.queue("2").await;
-    create(&stage.env.client, with_cluster("train", 1)).await.expect("a RayJob");
-    stage.wait_until_pending("train", "cpu").await;
-    stage.wait_for_status("train", "Suspended").await;
-    assert!(stage.list("RayCluster").await.is_empty());
+    let fixture = Fixture::new().await;
+    fixture.queue("2").await;
+    create(&fixture.env.client, with_cluster("train", 1)).await.expect("a RayJob");
+    fixture.wait_until_pending("train", "cpu").await;
+    fixture.wait_for_status("train", "Suspended").await;
+    assert!(fixture.list("RayCluster").await.is_empty());
     let opened = Patch::Merge(json!({"spec": {"suspend": false}}));
     let refusal = eventually("the policy is enforced", async || {
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
-        api_of(&stage.env.client, "RayJob").patch("train", &dry_run, &opened).await.err()
+        api_of(&fixture.env.client, "RayJob").patch("train", &dry_run, &opened).await.err()
     })
     .await;
     assert!(
@@ -195,31 +195,34 @@ async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
     );
 
     // with enough it runs: a head, a worker, and once those are ready the submitter pod;
-    stage.resize("2500m").await;
-    stage.wait_for_pods(3, 0).await;
-    stage.wait_for_status("train", "Running").await;
-    stage.wait_for_reserved_cpu("2500m").await;
+    fixture.resize("2500m").await;
+    fixture.wait_for_pods(3, 0).await;
+    fixture.wait_for_status("train", "Running").await;
+    fixture.wait_for_reserved_cpu("2500m").await;
 
     // workers added by its autoscaler wait for quota, pod by pod, and removed ones release it;
-    let [cluster] = stage.list("RayCluster").await.try_into().expect("one cluster");
+    let [cluster] = fixture.list("RayCluster").await.try_into().expect("one cluster");
     let scaled =
         |workers: u32| json!([{"op": "replace", "path": "/spec/workerGroupSpecs/0/replicas", "value": workers}]);
     let scale = async |workers| {
         let patch: json_patch::Patch = serde_json::from_value(scaled(workers)).expect("a patch");
         let patch = Patch::Json::<()>(patch);
-        api_of(&stage.env.client, "RayCluster").patch(&cluster, &PatchParams::default(), &patch).await.expect("scaled");
+        api_of(&fixture.env.client, "RayCluster")
+            .patch(&cluster, &PatchParams::default(), &patch)
+            .await
+            .expect("scaled");
     };
     scale(3).await;
-    stage.wait_for_pods(3, 2).await;
-    stage.resize("3500m").await;
-    stage.wait_for_pods(4, 1).await;
-    stage.wait_for_reserved_cpu("3500m").await;
+    fixture.wait_for_pods(3, 2).await;
+    fixture.resize("3500m").await;
+    fixture.wait_for_pods(4, 1).await;
+    fixture.wait_for_reserved_cpu("3500m").await;
     scale(1).await;
-    stage.wait_for_pods(3, 0).await;
-    stage.wait_for_reserved_cpu("2500m").await;
+    fixture.wait_for_pods(3, 0).await;
+    fixture.wait_for_reserved_cpu("2500m").await;
 
     // it is preempted by a job of higher priority, and starts again with another cluster;
-    stage
+    fixture
         .env
         .apply_object(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100,
@@ -227,94 +230,94 @@ async fn ray_job_stays_within_its_quota_over_its_lifecycle() {
         .await;
     let mut urgent = with_cluster("urgent", 0);
     urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high".into();
-    create(&stage.env.client, urgent).await.expect("a RayJob");
-    stage.wait_for_status("train", "Suspended").await;
-    stage.wait_for_status("urgent", "Running").await;
-    stage.wait_for_pods(2, 0).await;
-    stage.wait_for_reserved_cpu("1500m").await;
+    create(&fixture.env.client, urgent).await.expect("a RayJob");
+    fixture.wait_for_status("train", "Suspended").await;
+    fixture.wait_for_status("urgent", "Running").await;
+    fixture.wait_for_pods(2, 0).await;
+    fixture.wait_for_reserved_cpu("1500m").await;
 
     // its quota is released once it is finished and its pods are gone,
-    set_dashboard_behavior(&stage.env, &json!({"jobStatus": "SUCCEEDED"})).await;
-    stage.complete_pods("batch.kubernetes.io/job-name=urgent").await;
-    stage.wait_for_status("urgent", "Complete").await;
-    set_dashboard_behavior(&stage.env, &json!({})).await;
-    stage.wait_for_status("train", "Running").await;
-    stage.wait_for_pods(3, 0).await;
-    stage.wait_for_reserved_cpu("2500m").await;
+    set_dashboard_behavior(&fixture.env, &json!({"jobStatus": "SUCCEEDED"})).await;
+    fixture.complete_pods("batch.kubernetes.io/job-name=urgent").await;
+    fixture.wait_for_status("urgent", "Complete").await;
+    set_dashboard_behavior(&fixture.env, &json!({})).await;
+    fixture.wait_for_status("train", "Running").await;
+    fixture.wait_for_pods(3, 0).await;
+    fixture.wait_for_reserved_cpu("2500m").await;
 
     // and nothing of it is left when it is deleted.
     for name in ["train", "urgent"] {
-        api_of(&stage.env.client, "RayJob").delete(name, &DeleteParams::background()).await.expect("a deletion");
+        api_of(&fixture.env.client, "RayJob").delete(name, &DeleteParams::background()).await.expect("a deletion");
     }
     eventually_or_err("nothing is left", async || {
-        let left = (stage.list("RayCluster").await, stage.pods().await.len());
-        let slices = stage.env.workloads().list(&ListParams::default()).await.expect("the slices").items.len();
+        let left = (fixture.list("RayCluster").await, fixture.pods().await.len());
+        let slices = fixture.env.workloads().list(&ListParams::default()).await.expect("the slices").items.len();
         if left.0.is_empty() && left.1 == 0 && slices == 0 { Ok(()) } else { Err(format!("{left:?}, {slices} slices")) }
     })
     .await;
-    stage.wait_for_reserved_cpu("0").await;
-    stage.check_invariants().await;
+    fixture.wait_for_reserved_cpu("0").await;
+    fixture.check_invariants().await;
 }
 
 #[tokio::test]
 async fn ray_job_on_an_existing_cluster_requests_quota_for_its_submitter_only() {
     // Given a queued cluster that uses all of the quota,
-    let stage = Fixture::new().await;
-    stage.queue("2").await;
+    let fixture = Fixture::new().await;
+    fixture.queue("2").await;
     let meta = json!({"name": "shared", "labels": {"kueue.x-k8s.io/queue-name": QUEUE, "team": "a"}});
     let shared = json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": meta, "spec": cluster(1)});
-    create(&stage.env.client, shared).await.expect("a cluster");
-    stage.wait_for_pods(2, 0).await;
-    stage.wait_for_reserved_cpu("2").await;
+    create(&fixture.env.client, shared).await.expect("a cluster");
+    fixture.wait_for_pods(2, 0).await;
+    fixture.wait_for_reserved_cpu("2").await;
 
     // when a RayJob is submitted to it, then quota is requested only for its submitter, which is
     // pending;
     let submitted = json!({"clusterSelector": {"ray.io/cluster": "shared"}});
-    create(&stage.env.client, ray_job("ask", submitted)).await.expect("a RayJob");
+    create(&fixture.env.client, ray_job("ask", submitted)).await.expect("a RayJob");
     eventually_or_err("its submitter is pending", async || {
-        let job = api_of(&stage.env.client, "Job").get("ask").await.map_err(|error| error.to_string())?;
+        let job = api_of(&fixture.env.client, "Job").get("ask").await.map_err(|error| error.to_string())?;
         let conditions = job.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let waits = |condition: &Value| condition["type"] == "sluice.dev/Admitted" && condition["status"] == "False";
         if conditions.iter().any(waits) { Ok(()) } else { Err(format!("{conditions:?}")) }
     })
     .await;
-    stage.wait_for_pods(2, 0).await;
-    stage.wait_for_reserved_cpu("2").await;
+    fixture.wait_for_pods(2, 0).await;
+    fixture.wait_for_reserved_cpu("2").await;
 
     // with quota for that it runs, and releases it when it is finished.
-    stage.resize("2500m").await;
-    stage.wait_for_pods(3, 0).await;
-    stage.wait_for_reserved_cpu("2500m").await;
-    set_dashboard_behavior(&stage.env, &json!({"jobStatus": "SUCCEEDED"})).await;
-    stage.complete_pods("batch.kubernetes.io/job-name=ask").await;
-    stage.wait_for_status("ask", "Complete").await;
-    stage.wait_for_pods(2, 0).await;
-    stage.wait_for_reserved_cpu("2").await;
-    stage.check_invariants().await;
+    fixture.resize("2500m").await;
+    fixture.wait_for_pods(3, 0).await;
+    fixture.wait_for_reserved_cpu("2500m").await;
+    set_dashboard_behavior(&fixture.env, &json!({"jobStatus": "SUCCEEDED"})).await;
+    fixture.complete_pods("batch.kubernetes.io/job-name=ask").await;
+    fixture.wait_for_status("ask", "Complete").await;
+    fixture.wait_for_pods(2, 0).await;
+    fixture.wait_for_reserved_cpu("2").await;
+    fixture.check_invariants().await;
 }
 
 #[tokio::test]
 async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
     // Given a running RayJob with a pod that terminates slowly;
-    let stage = Fixture::new().await;
-    stage.queue("2").await;
+    let fixture = Fixture::new().await;
+    fixture.queue("2").await;
     let without_submitter = |name: &str| {
         let mut job = with_cluster(name, 1);
         job["spec"]["submissionMode"] = "HTTPMode".into();
         job
     };
-    create(&stage.env.client, without_submitter("train")).await.expect("a RayJob");
-    stage.wait_for_status("train", "Running").await;
-    stage.wait_for_pods(2, 0).await;
-    let pods = stage.pods().await;
+    create(&fixture.env.client, without_submitter("train")).await.expect("a RayJob");
+    fixture.wait_for_status("train", "Running").await;
+    fixture.wait_for_pods(2, 0).await;
+    let pods = fixture.pods().await;
     let worker = pods.iter().find(|pod| pod.labels().get("ray.io/node-type").is_some_and(|kind| kind == "worker"));
     let worker = worker.expect("a worker").name_any();
     let finalizers = |names: Value| json!({"metadata": {"finalizers": names}});
-    stage.patch("Pod", &worker, finalizers(json!(["test.sluice.dev/linger"]))).await.expect("a finalizer");
+    fixture.patch("Pod", &worker, finalizers(json!(["test.sluice.dev/linger"]))).await.expect("a finalizer");
 
     // when it is preempted, then its cluster is deleted, and the quota of the remaining pod stays
     // reserved even if Sluice restarts;
-    stage
+    fixture
         .env
         .apply_object(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "WorkloadPriorityClass", "metadata": {"name": "high"}, "value": 100,
@@ -322,20 +325,20 @@ async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
         .await;
     let mut urgent = without_submitter("urgent");
     urgent["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "high".into();
-    create(&stage.env.client, urgent).await.expect("a RayJob");
-    stage.wait_for_status("train", "Suspended").await;
-    assert_eq!(stage.list("RayCluster").await, Vec::<String>::new());
-    let stage = stage.restart().await;
-    stage.wait_until_pending("urgent", "evicted workloads to release theirs: default/rayjob-train").await;
-    stage.wait_for_status("urgent", "Suspended").await;
-    stage.wait_for_pods(1, 0).await;
+    create(&fixture.env.client, urgent).await.expect("a RayJob");
+    fixture.wait_for_status("train", "Suspended").await;
+    assert_eq!(fixture.list("RayCluster").await, Vec::<String>::new());
+    let fixture = fixture.restart().await;
+    fixture.wait_until_pending("urgent", "evicted workloads to release theirs: default/rayjob-train").await;
+    fixture.wait_for_status("urgent", "Suspended").await;
+    fixture.wait_for_pods(1, 0).await;
 
     // and once that pod is gone the other job runs.
-    stage.patch("Pod", &worker, finalizers(Value::Null)).await.expect("it may go");
-    stage.wait_for_status("urgent", "Running").await;
-    stage.wait_for_pods(2, 0).await;
-    stage.wait_for_reserved_cpu("2").await;
-    stage.check_invariants().await;
+    fixture.patch("Pod", &worker, finalizers(Value::Null)).await.expect("it may go");
+    fixture.wait_for_status("urgent", "Running").await;
+    fixture.wait_for_pods(2, 0).await;
+    fixture.wait_for_reserved_cpu("2").await;
+    fixture.check_invariants().await;
 }
 
 #[tokio::test]

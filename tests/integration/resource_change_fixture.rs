@@ -109,12 +109,12 @@ impl Fixture {
 }
 
 /// Sets the quota of the sample's flavor.
-pub(crate) async fn set_quota(stage: &Fixture, cpu: &str, memory: &str, gpus: &str) {
+pub(crate) async fn set_quota(fixture: &Fixture, cpu: &str, memory: &str, gpus: &str) {
     let quota = [("cpu", cpu), ("memory", memory), (GPU, gpus)];
     let resources = quota.map(|(name, quota)| json!({"name": name, "nominalQuota": quota}));
     let flavor = json!({"name": "default-flavor", "resources": resources});
     let group = json!({"coveredResources": ["cpu", "memory", GPU], "flavors": [flavor]});
-    stage.env.patch_queue(QUEUE, json!({"resourceGroups": [group]})).await;
+    fixture.env.patch_queue(QUEUE, json!({"resourceGroups": [group]})).await;
 }
 
 /// Returns a worker group.

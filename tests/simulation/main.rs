@@ -3,8 +3,7 @@
 //! It runs the code of `sluice manager` with its real client. The API server, the nodes and the Ray
 //! dashboards behind the client are plain data and handle one request at a time, so a seed yields
 //! the same history on every machine.
-// In this test crate, `pub` marks what other modules may use.
-#![allow(unreachable_pub)]
+#![allow(unreachable_pub, reason = "in a test program, `pub` marks the interface between modules")]
 
 mod api;
 mod availability;

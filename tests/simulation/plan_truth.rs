@@ -247,8 +247,9 @@ fn ungated_requests<'a>(pods: impl Iterator<Item = &'a Value>) -> BTreeMap<Strin
     let is_over = |pod: &&Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let waits = |pod: &&Value| pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
     let containers =
-        pods.filter(|pod| !is_over(pod) && !waits(pod)).flat_map(|pod| pod["spec"]["containers"].as_array());
-    for (resource, quantity) in containers.flatten().flat_map(|of| of["resources"]["requests"].as_object()).flatten() {
+        pods.filter(|pod| !is_over(pod) && !waits(pod)).filter_map(|pod| pod["spec"]["containers"].as_array());
+    for (resource, quantity) in containers.flatten().filter_map(|of| of["resources"]["requests"].as_object()).flatten()
+    {
         let sum = asked.entry(resource.clone()).or_default();
         *sum = sum.plus(amount(resource, quantity.as_str().unwrap_or_default()));
     }

@@ -32,7 +32,8 @@ impl RolloutTrace {
     pub fn observe(&mut self, change: &Change) {
         let Object::RayService(service) = &change.object else { return };
         let Some(status) = service.status.as_ref().filter(|_| !change.deleted) else { return };
-        let (active, pending) = (targets(&status.active_service_status), targets(&status.pending_service_status));
+        let (active, pending) =
+            (targets(status.active_service_status.as_ref()), targets(status.pending_service_status.as_ref()));
         let position = RolloutState { service: service.name_any(), active, pending };
         let is_new = self.states.iter().rfind(|before| before.service == position.service) != Some(&position);
         if is_new && (position.active.is_reported() || position.pending.is_reported()) {
@@ -46,8 +47,7 @@ impl RolloutTrace {
     }
 }
 
-fn targets(status: &Option<RayServiceStatus>) -> ClusterTargets {
-    let status = status.as_ref();
+fn targets(status: Option<&RayServiceStatus>) -> ClusterTargets {
     ClusterTargets {
         capacity: status.and_then(|status| status.target_capacity),
         traffic: status.and_then(|status| status.traffic_routed_percent),

@@ -188,7 +188,7 @@ impl WatchRecorder {
                 Ok(watcher::Event::Init) => lists += 1,
                 Ok(watcher::Event::InitDone) => drop(self.ready.send(()).await),
                 Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => {
-                    self.record(object, wrap, false)
+                    self.record(object, wrap, false);
                 }
                 Ok(watcher::Event::Delete(object)) => self.record(object, wrap, true),
                 Err(error) => *self.gap.lock().expect("the recorder") = Some(error.to_string()),

@@ -52,7 +52,6 @@ impl Scale {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
 fn scaled(full: usize, factor: f64) -> usize {
     (full as f64 * factor).round() as usize
 }

@@ -96,7 +96,6 @@ pub(super) fn add(to: &mut Units, resource: &'static str, units: i64) -> i64 {
 }
 
 /// Converts a count to a floating-point number.
-#[allow(clippy::cast_precision_loss)]
 pub(super) fn float(count: i64) -> f64 {
     count as f64
 }

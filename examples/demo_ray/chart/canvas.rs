@@ -82,7 +82,6 @@ impl<'a> Canvas<'a> {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, reason = "a pixel of the picture")]
 fn between(from: i32, to: i32, part: f64) -> i32 {
     from + (f64::from(to - from) * part).round() as i32
 }

@@ -129,12 +129,10 @@ fn bars(amounts: &[f64; 2], whole: f64, room: usize) -> Vec<(String, Color)> {
     vec![("█".repeat(first), COLORS[0]), ("█".repeat(both.saturating_sub(first)), COLORS[1])]
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is between 0 and room")]
 fn length(amount: f64, whole: f64, room: usize) -> usize {
     if whole > 0.0 { ((amount / whole).clamp(0.0, 1.0) * room as f64).round() as usize } else { 0 }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "milliseconds of a request")]
 fn whole(milliseconds: f64) -> u32 {
     milliseconds.max(0.0).round() as u32
 }

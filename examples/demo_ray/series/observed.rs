@@ -189,7 +189,6 @@ fn cores(quantity: &Quantity) -> f64 {
     in_cores(Amount::from_quantity(CPU, quantity).unwrap_or_default().get())
 }
 
-#[allow(clippy::cast_precision_loss, reason = "a few cores")]
 fn in_cores(milli: i64) -> f64 {
     milli as f64 / 1000.0
 }

@@ -1,7 +1,6 @@
 //! RayCluster: a head and groups of workers.
 
-// Every `printcolumn` repeats the same keys.
-#![allow(clippy::duplicated_attributes)]
+#![allow(clippy::duplicated_attributes, reason = "every `printcolumn` repeats the same keys")]
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,6 @@
 //! RayService: Serve applications on a RayCluster that is upgraded without downtime.
 
-// Every `printcolumn` repeats the same keys.
-#![allow(clippy::duplicated_attributes)]
+#![allow(clippy::duplicated_attributes, reason = "every `printcolumn` repeats the same keys")]
 
 use std::collections::BTreeMap;
 

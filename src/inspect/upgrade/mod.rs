@@ -137,18 +137,18 @@ pub fn plan(
     surge: Option<Percent>,
     now: Timestamp,
 ) -> Result<UpgradePlan, PlanError> {
-    let (stage, service) = Sandbox::new(snapshot, manifests, policy, now)?;
-    let name = stage.service().to_string();
+    let (sandbox, service) = Sandbox::new(snapshot, manifests, policy, now)?;
+    let name = sandbox.service().to_string();
     if let Err(problems) = DesiredService::from_service(&service) {
         return Err(PlanError::InvalidSpec { service: name, problems });
     }
     let asked = requested_strategy(&service);
-    let new_cluster = stage.try_upgrade(&strategies::with_new_cluster(&service), None)?;
+    let new_cluster = sandbox.try_upgrade(&strategies::with_new_cluster(&service), None)?;
     let strategies = match new_cluster.strategy {
-        Strategy::NewCluster => strategy_outcomes(&stage, &service, new_cluster, asked, surge)?,
+        Strategy::NewCluster => strategy_outcomes(&sandbox, &service, new_cluster, asked, surge)?,
         // A first cluster or an edit in place leaves no choice of strategy.
         only => vec![strategy_outcome(
-            &stage,
+            &sandbox,
             only,
             &strategies::with_new_cluster(&service),
             new_cluster,
@@ -165,7 +165,7 @@ pub fn plan(
 /// Returns the outcomes of the strategies for a RayService that has a cluster. `second` is the
 /// outcome of a second cluster at full size.
 fn strategy_outcomes(
-    stage: &Sandbox<'_>,
+    sandbox: &Sandbox<'_>,
     service: &RayService,
     second: DryRunOutcome,
     asked: RequestedStrategy,
@@ -174,13 +174,13 @@ fn strategy_outcomes(
     let never_both = second.verdict == PlanVerdict::Never;
     let is_new_cluster = matches!(asked, RequestedStrategy::NewCluster { .. });
     let mut new_cluster = strategy_outcome(
-        stage,
+        sandbox,
         Strategy::NewCluster,
         &strategies::with_new_cluster(service),
         second,
         Choice::requested_if(is_new_cluster),
     )?;
-    let mut recreate = recreate_outcome(stage, service, never_both)?;
+    let mut recreate = recreate_outcome(sandbox, service, never_both)?;
     if asked == (RequestedStrategy::NewCluster { or_recreate: true })
         && never_both
         && recreate.verdict != PlanVerdict::Never
@@ -190,10 +190,10 @@ fn strategy_outcomes(
     let is_alternative = new_cluster.verdict != PlanVerdict::Fits && strategies::supports_incremental(service);
     let mut strategies = vec![new_cluster];
     if (asked == RequestedStrategy::Incremental || surge.is_some() || is_alternative)
-        && let Some(serving) = stage.active_cluster()?
+        && let Some(serving) = sandbox.active_cluster()?
     {
         strategies.extend(
-            IncrementalPlanner { stage, service, serving }
+            IncrementalPlanner { sandbox, service, serving }
                 .outcomes(surge, Choice::requested_if(asked == RequestedStrategy::Incremental))?,
         );
     }
@@ -203,7 +203,7 @@ fn strategy_outcomes(
 
 /// Chooses the surge of an incremental upgrade.
 struct IncrementalPlanner<'a> {
-    stage: &'a Sandbox<'a>,
+    sandbox: &'a Sandbox<'a>,
     service: &'a RayService,
     serving: PlannedCluster,
 }
@@ -257,7 +257,7 @@ impl IncrementalPlanner<'_> {
     }
 
     fn dry_run(&self, surge: Percent) -> Result<DryRunOutcome, PlanError> {
-        self.stage.try_upgrade(&strategies::with_peak_cluster(self.service, &self.schedule(surge)), None)
+        self.sandbox.try_upgrade(&strategies::with_peak_cluster(self.service, &self.schedule(surge)), None)
     }
 
     fn strategy_outcome(&self, surge: Percent, choice: Choice) -> Result<StrategyOutcome, PlanError> {
@@ -265,8 +265,8 @@ impl IncrementalPlanner<'_> {
         let service = strategies::with_peak_cluster(self.service, &course);
         let strategy =
             Strategy::Incremental { surge_percent: surge, step_percent: strategies::step_size(self.service, surge) };
-        let outcome = self.stage.try_upgrade(&service, None)?;
-        strategy_outcome_with_timeline(self.stage, strategy, &service, outcome, choice, |per_pod| {
+        let outcome = self.sandbox.try_upgrade(&service, None)?;
+        strategy_outcome_with_timeline(self.sandbox, strategy, &service, outcome, choice, |per_pod| {
             course.timeline(per_pod)
         })
     }
@@ -309,44 +309,48 @@ fn last_satisfying(
 /// Returns the outcome of the Recreate strategy. If two clusters never fit, Sluice recreates the
 /// cluster itself when the annotation allows it; otherwise the RayService has to be deleted and
 /// created.
-fn recreate_outcome(stage: &Sandbox<'_>, service: &RayService, never_both: bool) -> Result<StrategyOutcome, PlanError> {
+fn recreate_outcome(
+    sandbox: &Sandbox<'_>,
+    service: &RayService,
+    never_both: bool,
+) -> Result<StrategyOutcome, PlanError> {
     let annotated = strategies::with_recreate_fallback(service);
     if never_both {
-        let outcome = stage.try_upgrade(&annotated, None)?;
-        return strategy_outcome(stage, Strategy::Recreate, &annotated, outcome, Choice::Alternative);
+        let outcome = sandbox.try_upgrade(&annotated, None)?;
+        return strategy_outcome(sandbox, Strategy::Recreate, &annotated, outcome, Choice::Alternative);
     }
-    let stage = stage.with_deletion_first();
-    let outcome = stage.try_upgrade(&annotated, None)?;
-    strategy_outcome(&stage, Strategy::Recreate, &annotated, outcome, Choice::Alternative)
+    let sandbox = sandbox.with_deletion_first();
+    let outcome = sandbox.try_upgrade(&annotated, None)?;
+    strategy_outcome(&sandbox, Strategy::Recreate, &annotated, outcome, Choice::Alternative)
 }
 
 fn strategy_outcome(
-    stage: &Sandbox<'_>,
+    sandbox: &Sandbox<'_>,
     strategy: Strategy,
     service: &RayService,
     outcome: DryRunOutcome,
     choice: Choice,
 ) -> Result<StrategyOutcome, PlanError> {
-    strategy_outcome_with_timeline(stage, strategy, service, outcome, choice, |_| None)
+    strategy_outcome_with_timeline(sandbox, strategy, service, outcome, choice, |_| None)
 }
 
 /// Returns the outcome of a strategy. `timeline` gets the usage per pod of the successful dry run.
 fn strategy_outcome_with_timeline(
-    stage: &Sandbox<'_>,
+    sandbox: &Sandbox<'_>,
     strategy: Strategy,
     service: &RayService,
     outcome: DryRunOutcome,
     choice: Choice,
     timeline: impl FnOnce(&PerPodUsage) -> Option<Timeline>,
 ) -> Result<StrategyOutcome, PlanError> {
-    let least = stage.min_quota(service, &outcome)?;
+    let least = sandbox.min_quota(service, &outcome)?;
     let through = match (&least, &outcome.cluster_queue) {
         _ if outcome.verdict == PlanVerdict::Fits => Some(outcome.clone()),
-        (Some(quota), Some(queue)) => Some(stage.try_upgrade(service, Some((queue, quota)))?),
+        (Some(quota), Some(queue)) => Some(sandbox.try_upgrade(service, Some((queue, quota)))?),
         _ => None,
     };
     let changes = |quota: &FlavorResourceAmounts| {
-        stage.quota_changes(outcome.cluster_queue.as_deref().unwrap_or_default(), quota)
+        sandbox.quota_changes(outcome.cluster_queue.as_deref().unwrap_or_default(), quota)
     };
     Ok(StrategyOutcome {
         strategy,

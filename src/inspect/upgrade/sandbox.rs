@@ -59,9 +59,9 @@ impl<'a> Sandbox<'a> {
         let one = <[RayService; 1]>::try_from(services);
         let [service] = one.map_err(|all| PlanError::NotOneService { found: all.len() })?;
         dry_run.run_to_fixpoint(|_| ())?;
-        let stage =
+        let sandbox =
             Self { snapshot: dry_run.snapshot(), policy, now, service: ObjectRef::of(&service), deletes_first: false };
-        Ok((stage, service))
+        Ok((sandbox, service))
     }
 
     /// Returns the reference to the RayService.

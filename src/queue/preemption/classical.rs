@@ -28,14 +28,14 @@ struct CohortCandidates {
 impl TargetSearch<'_> {
     /// Returns the targets by the classical algorithm; empty if it finds none.
     pub(super) fn classical_targets(&mut self, want: &PreemptionRequest<'_>) -> Vec<Target> {
-        let outsiders = self.cohort_candidates(want);
+        let cohort_candidates = self.cohort_candidates(want);
         let own: Vec<Target> = self.candidate_filter().within_cluster_queue(self.node, *want).collect();
-        let no_hierarchical = outsiders.hierarchical.is_empty();
-        let no_cohort_candidates = no_hierarchical && outsiders.by_priority.is_empty();
-        let candidates: Vec<CohortCandidate> = outsiders
+        let no_hierarchical = cohort_candidates.hierarchical.is_empty();
+        let no_cohort_candidates = no_hierarchical && cohort_candidates.by_priority.is_empty();
+        let candidates: Vec<CohortCandidate> = cohort_candidates
             .hierarchical
             .into_iter()
-            .chain(outsiders.by_priority)
+            .chain(cohort_candidates.by_priority)
             .chain(own.into_iter().map(|victim| CohortCandidate {
                 target: victim,
                 lowest_common_cohort: self.node,
@@ -101,9 +101,9 @@ impl TargetSearch<'_> {
 
     /// Returns the candidates in other ClusterQueues, in the order of preemption.
     fn cohort_candidates(&self, want: &PreemptionRequest<'_>) -> CohortCandidates {
-        let mut outsiders = CohortCandidates::default();
+        let mut cohort_candidates = CohortCandidates::default();
         if self.policy.reclaim_within_cohort == ReclaimPolicy::Never {
-            return outsiders;
+            return cohort_candidates;
         }
         let (mut by_right, mut remaining) = self.fits_in_quota(self.node, want.usage);
         // Each level adds the candidates whose lowest common Cohort it is, so the child that the
@@ -112,16 +112,16 @@ impl TargetSearch<'_> {
         for common in self.tree.ancestors(self.node) {
             let mut nodes = Vec::new();
             self.collect_borrowing(common, seen, want, &mut nodes);
-            let list = if by_right { &mut outsiders.hierarchical } else { &mut outsiders.by_priority };
+            let list = if by_right { &mut cohort_candidates.hierarchical } else { &mut cohort_candidates.by_priority };
             list.extend(nodes.into_iter().flat_map(|node| self.cohort_candidates_in(node, common, by_right, want)));
             let (fits, rest) = self.fits_in_quota(common, &remaining);
             (by_right, remaining) = (by_right || fits, rest);
             seen = Some(common);
         }
-        for list in [&mut outsiders.hierarchical, &mut outsiders.by_priority] {
+        for list in [&mut cohort_candidates.hierarchical, &mut cohort_candidates.by_priority] {
             list.sort_by(|a, b| a.target.order.cmp(&b.target.order));
         }
-        outsiders
+        cohort_candidates
     }
 
     /// Returns the candidates in one other ClusterQueue.
@@ -133,7 +133,7 @@ impl TargetSearch<'_> {
         want: &PreemptionRequest<'_>,
     ) -> Vec<CohortCandidate> {
         let candidates = self.candidate_filter().reclaimable(node, *want, PreemptionReason::InCohortReclamation);
-        let outsiders = candidates.map(|mut victim| {
+        let cohort_candidates = candidates.map(|mut victim| {
             let above_threshold = victim.order.priority >= self.priority
                 || self.policy.max_priority_threshold.is_some_and(|threshold| victim.order.priority > threshold);
             let unless_borrowing = !by_right && (!self.policy.borrow_within_cohort || above_threshold);
@@ -142,7 +142,7 @@ impl TargetSearch<'_> {
             }
             CohortCandidate { target: victim, lowest_common_cohort: common, only_without_borrowing: unless_borrowing }
         });
-        outsiders.collect()
+        cohort_candidates.collect()
     }
 
     /// Collects the ClusterQueues below a Cohort that exceed their quota, as do all Cohorts in

@@ -136,7 +136,7 @@ fn apply(cluster: &mut Cluster, act: &Change) {
             cluster.update(&workload_name(*id), |workload| workload.spec.active = Some(*active));
         }
         Change::ReleaseQuota(id) if cluster.is_true(&workload_name(*id), names::EVICTED) => {
-            cluster.release_quota(&workload_name(*id))
+            cluster.release_quota(&workload_name(*id));
         }
         Change::SetQuota { cpu, spot, gpu } => {
             cluster.patch_cluster_queue(json!({"resourceGroups": resource_groups(*cpu, *spot, *gpu)}));
@@ -147,7 +147,7 @@ fn apply(cluster: &mut Cluster, act: &Change) {
         }
         Change::StopClusterQueue(policy) => cluster.patch_cluster_queue(json!({"stopPolicy": policy})),
         Change::StopLocalQueue(policy) => {
-            cluster.put_local_queue("lq", json!({"clusterQueue": "cq", "stopPolicy": policy}))
+            cluster.put_local_queue("lq", json!({"clusterQueue": "cq", "stopPolicy": policy}));
         }
         Change::DeleteLocalQueue => cluster.delete_local_queue("lq"),
         Change::MoveToLocalQueue(id, queue) if exists(cluster, *id) => {

@@ -156,7 +156,7 @@ impl CohortTree {
             match &mut largest {
                 _ if !share.borrows || order == Ordering::Less => {}
                 Some(largest) if order == Ordering::Equal => {
-                    largest.only_borrowed = largest.only_borrowed.filter(|_| largest.only_borrowed == only)
+                    largest.only_borrowed = largest.only_borrowed.filter(|_| largest.only_borrowed == only);
                 }
                 largest => *largest = Some(LargestShare { share, only_borrowed: only }),
             }

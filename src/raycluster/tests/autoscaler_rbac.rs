@@ -18,17 +18,17 @@ fn autoscaled(account: Option<&str>) -> TestCluster {
     ))
 }
 
-fn account_of_head(stage: &TestCluster) -> Option<&str> {
-    stage.pods.values().next()?.spec.as_ref()?.service_account_name.as_deref()
+fn account_of_head(test_cluster: &TestCluster) -> Option<&str> {
+    test_cluster.pods.values().next()?.spec.as_ref()?.service_account_name.as_deref()
 }
 
 #[test]
 fn autoscaler_gets_a_service_account_with_its_permissions() {
-    let mut stage = autoscaled(None);
+    let mut test_cluster = autoscaled(None);
 
-    stage.reconcile_until_stable();
+    test_cluster.reconcile_until_stable();
 
-    let [account, role, binding] = &stage.created_rbac[..] else { panic!("{:?}", stage.created_rbac) };
+    let [account, role, binding] = &test_cluster.created_rbac[..] else { panic!("{:?}", test_cluster.created_rbac) };
     for object in [account, role, binding] {
         assert_eq!(object["metadata"]["name"], "demo");
         assert_eq!(object["metadata"]["labels"]["ray.io/cluster"], "demo");
@@ -43,61 +43,61 @@ fn autoscaler_gets_a_service_account_with_its_permissions() {
     let subjects = json!([{"kind": "ServiceAccount", "name": "demo", "namespace": "default"}]);
     assert_eq!(binding["subjects"], subjects);
     assert_eq!(binding["roleRef"], json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "demo"}));
-    assert_eq!(account_of_head(&stage), Some("demo"));
+    assert_eq!(account_of_head(&test_cluster), Some("demo"));
 }
 
 #[test]
 fn head_is_created_after_its_service_account() {
-    let mut stage = autoscaled(None);
+    let mut test_cluster = autoscaled(None);
 
-    let first = stage.reconcile_once();
+    let first = test_cluster.reconcile_once();
     assert_eq!((created(&first, "ServiceAccount"), created(&first, "Pod")), (1, 0));
-    let second = stage.reconcile_once();
+    let second = test_cluster.reconcile_once();
     assert_eq!((created(&second, "ServiceAccount"), created(&second, "Pod")), (0, 1));
 }
 
 #[test]
 fn user_provided_service_account_is_not_created() {
-    let mut stage = autoscaled(Some("ray"));
+    let mut test_cluster = autoscaled(Some("ray"));
 
-    let first = stage.reconcile_once();
+    let first = test_cluster.reconcile_once();
 
     assert_eq!((created(&first, "ServiceAccount"), created(&first, "Pod")), (0, 1));
     assert_eq!((created(&first, "Role"), created(&first, "RoleBinding")), (1, 1));
-    let binding = stage.created_rbac.last().expect("a binding");
+    let binding = test_cluster.created_rbac.last().expect("a binding");
     assert_eq!((binding["kind"].as_str(), binding["subjects"][0]["name"].as_str()), (Some("RoleBinding"), Some("ray")));
-    assert_eq!(account_of_head(&stage), Some("ray"));
+    assert_eq!(account_of_head(&test_cluster), Some("ray"));
 }
 
 #[rstest]
 #[case::all(AutoscalerRbac { service_account: true, role: true, role_binding: true }, &[])]
 #[case::only_the_role(AutoscalerRbac { role: true, ..AutoscalerRbac::default() }, &["ServiceAccount", "RoleBinding"])]
 fn existing_rbac_objects_stay_unchanged(#[case] existing: AutoscalerRbac, #[case] expected: &[&str]) {
-    let mut stage = autoscaled(None);
-    stage.autoscaler_rbac = existing;
+    let mut test_cluster = autoscaled(None);
+    test_cluster.autoscaler_rbac = existing;
 
-    stage.reconcile_until_stable();
+    test_cluster.reconcile_until_stable();
 
-    let created: Vec<_> = stage.created_rbac.iter().filter_map(|object| object["kind"].as_str()).collect();
+    let created: Vec<_> = test_cluster.created_rbac.iter().filter_map(|object| object["kind"].as_str()).collect();
     assert_eq!(created, expected);
 }
 
 #[test]
 fn deleted_role_binding_is_recreated() {
-    let mut stage = autoscaled(None);
-    stage.reconcile_until_stable();
-    stage.autoscaler_rbac.role_binding = false;
+    let mut test_cluster = autoscaled(None);
+    test_cluster.reconcile_until_stable();
+    test_cluster.autoscaler_rbac.role_binding = false;
 
-    assert_eq!(created(&stage.plan(), "RoleBinding"), 1);
+    assert_eq!(created(&test_cluster.plan(), "RoleBinding"), 1);
 }
 
 #[test]
 fn cluster_without_autoscaler_has_no_service_account() {
-    let mut stage = TestCluster::new(cluster_with_patch(json!({})));
+    let mut test_cluster = TestCluster::new(cluster_with_patch(json!({})));
 
-    stage.reconcile_until_stable();
+    test_cluster.reconcile_until_stable();
 
-    assert_eq!((stage.created_rbac.len(), account_of_head(&stage)), (0, None));
+    assert_eq!((test_cluster.created_rbac.len(), account_of_head(&test_cluster)), (0, None));
 }
 
 #[rstest]

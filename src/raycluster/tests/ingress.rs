@@ -15,21 +15,21 @@ fn open(options: Value) -> TestCluster {
     TestCluster::new(cluster)
 }
 
-fn spec(stage: &TestCluster) -> Value {
-    serde_json::to_value(stage.ingress.as_ref().and_then(|ingress| ingress.spec.clone())).expect("JSON")
+fn spec(test_cluster: &TestCluster) -> Value {
+    serde_json::to_value(test_cluster.ingress.as_ref().and_then(|ingress| ingress.spec.clone())).expect("JSON")
 }
 
 #[test]
 fn ingress_has_class_and_annotations_of_the_cluster() {
-    let mut stage = open(Value::Null);
+    let mut test_cluster = open(Value::Null);
 
-    stage.reconcile_until_stable();
+    test_cluster.reconcile_until_stable();
 
     let backend = json!({"service": {"name": "demo-head-svc", "port": {"number": 8265}}});
     let path = json!({"path": "/", "pathType": "Prefix", "backend": backend});
     let expected = json!({"ingressClassName": "nginx", "rules": [{"http": {"paths": [path]}}]});
-    assert_eq!(spec(&stage), expected);
-    let ingress = stage.ingress.as_ref().expect("an Ingress");
+    assert_eq!(spec(&test_cluster), expected);
+    let ingress = test_cluster.ingress.as_ref().expect("an Ingress");
     assert_eq!(ingress.name_any(), "demo-head-ingress");
     assert_eq!(serde_json::to_value(ingress.annotations()).ok(), Some(json!({"nginx/rewrite": "/"})));
     assert_eq!(ingress.labels()["ray.io/identifier"], "demo-head");
@@ -38,11 +38,11 @@ fn ingress_has_class_and_annotations_of_the_cluster() {
 #[test]
 fn ingress_has_host_path_and_tls_of_the_options() {
     let tls = json!([{"hosts": ["ray.example.com"], "secretName": "ray"}]);
-    let mut stage = open(json!({"host": "ray.example.com", "path": "/ray", "pathType": "Exact", "tls": tls}));
+    let mut test_cluster = open(json!({"host": "ray.example.com", "path": "/ray", "pathType": "Exact", "tls": tls}));
 
-    stage.reconcile_until_stable();
+    test_cluster.reconcile_until_stable();
 
-    let spec = spec(&stage);
+    let spec = spec(&test_cluster);
     assert_eq!((&spec["tls"], &spec["rules"][0]["host"]), (&tls, &json!("ray.example.com")));
     let path = &spec["rules"][0]["http"]["paths"][0];
     assert_eq!((&path["path"], &path["pathType"]), (&json!("/ray"), &json!("Exact")));
@@ -50,52 +50,52 @@ fn ingress_has_host_path_and_tls_of_the_options() {
 
 #[test]
 fn changed_options_update_the_ingress_and_keep_foreign_annotations() {
-    let mut stage = open(Value::Null);
-    stage.reconcile_until_stable();
-    let ingress = stage.ingress.as_mut().expect("an Ingress");
+    let mut test_cluster = open(Value::Null);
+    test_cluster.reconcile_until_stable();
+    let ingress = test_cluster.ingress.as_mut().expect("an Ingress");
     ingress.annotations_mut().insert("cert-manager.io/issuer".to_owned(), "ours".to_owned());
 
-    stage.edit(|spec| {
+    test_cluster.edit(|spec| {
         spec.head_group_spec.ingress_options = serde_json::from_value(json!({"host": "b"})).expect("options");
     });
-    stage.reconcile_until_stable();
+    test_cluster.reconcile_until_stable();
 
-    assert_eq!(spec(&stage)["rules"][0]["host"], "b");
-    let ingress = stage.ingress.as_ref().expect("an Ingress");
+    assert_eq!(spec(&test_cluster)["rules"][0]["host"], "b");
+    let ingress = test_cluster.ingress.as_ref().expect("an Ingress");
     assert_eq!(ingress.annotations().keys().collect::<Vec<_>>(), ["cert-manager.io/issuer", "nginx/rewrite"]);
 }
 
 #[test]
 fn ingress_is_deleted_when_it_is_disabled() {
-    let mut stage = open(Value::Null);
-    stage.reconcile_until_stable();
+    let mut test_cluster = open(Value::Null);
+    test_cluster.reconcile_until_stable();
 
-    stage.edit(|spec| spec.head_group_spec.enable_ingress = Some(false));
-    stage.reconcile_until_stable();
+    test_cluster.edit(|spec| spec.head_group_spec.enable_ingress = Some(false));
+    test_cluster.reconcile_until_stable();
 
-    assert_eq!(stage.ingress, None);
+    assert_eq!(test_cluster.ingress, None);
 }
 
 #[test]
 fn ingress_not_owned_by_the_cluster_stays_unchanged() {
-    let mut stage = open(Value::Null);
+    let mut test_cluster = open(Value::Null);
     let mut other = Ingress::default();
     other.metadata.name = Some("demo-head-ingress".to_owned());
-    stage.ingress = Some(other.clone());
+    test_cluster.ingress = Some(other.clone());
 
-    let plan = stage.reconcile_once();
-    stage.edit(|spec| spec.head_group_spec.enable_ingress = None);
-    stage.reconcile_until_stable();
+    let plan = test_cluster.reconcile_once();
+    test_cluster.edit(|spec| spec.head_group_spec.enable_ingress = None);
+    test_cluster.reconcile_until_stable();
 
     assert!(plan.events.iter().any(|note| note.warning && note.message.contains("is not owned by this RayCluster")));
-    assert_eq!(stage.ingress, Some(other));
+    assert_eq!(test_cluster.ingress, Some(other));
 }
 
 #[test]
 fn invalid_tls_options_are_reported_with_their_field() {
-    let mut stage = open(json!({"tls": [{"hosts": "ray.example.com"}]}));
+    let mut test_cluster = open(json!({"tls": [{"hosts": "ray.example.com"}]}));
 
-    let plan = stage.reconcile_once();
+    let plan = test_cluster.reconcile_once();
 
     assert_eq!(created(&plan, "Ingress"), 0);
     let expected = "spec.headGroupSpec.ingressOptions.tls can't be parsed";

@@ -17,11 +17,11 @@ use sluice_plan::{Plan, Write, WriteOp};
 
 /// Returns a cluster with this many workers and all pods ready.
 fn ready_cluster(workers: i32) -> TestCluster {
-    let mut stage = TestCluster::new(cluster_with_workers(workers));
-    stage.reconcile_until_stable();
-    stage.make_all_ready();
-    stage.reconcile_until_stable();
-    stage
+    let mut test_cluster = TestCluster::new(cluster_with_workers(workers));
+    test_cluster.reconcile_until_stable();
+    test_cluster.make_all_ready();
+    test_cluster.reconcile_until_stable();
+    test_cluster
 }
 
 /// Returns the number of objects of a kind that a plan creates.
@@ -38,10 +38,10 @@ fn deleted(plan: &Plan) -> Vec<&str> {
 
 /// Returns the first pod of a group, as created for this cluster.
 fn pod_of(cluster: RayCluster, group: &str) -> Pod {
-    let mut stage = TestCluster::new(cluster);
-    stage.reconcile_until_stable();
-    let name = stage.pod_names(group).into_iter().next().expect("the group has a pod");
-    stage.pods.remove(&name).expect("the pod is there")
+    let mut test_cluster = TestCluster::new(cluster);
+    test_cluster.reconcile_until_stable();
+    let name = test_cluster.pod_names(group).into_iter().next().expect("the group has a pod");
+    test_cluster.pods.remove(&name).expect("the pod is there")
 }
 
 /// Returns the container that runs Ray.

@@ -12,9 +12,9 @@ use super::super::services::head_ports;
 use sluice_api::ray::names::SERVE_SERVICE_ANNOTATION;
 
 fn head_service(spec: Value) -> Service {
-    let mut stage = TestCluster::new(cluster_with_patch(spec));
-    stage.reconcile_until_stable();
-    let mut services = stage.services.into_values();
+    let mut test_cluster = TestCluster::new(cluster_with_patch(spec));
+    test_cluster.reconcile_until_stable();
+    let mut services = test_cluster.services.into_values();
     let service = services.next().expect("there is a Service");
     assert_eq!(services.next(), None);
     service
@@ -38,10 +38,10 @@ fn head_service_is_headless_and_publishes_an_unready_head() {
     assert_eq!(names, ["client", "dashboard", "gcs-server", "metrics", "serve"]);
 }
 
-fn selects_head(stage: &TestCluster) -> bool {
-    let service = stage.services.values().next().expect("a Service");
+fn selects_head(test_cluster: &TestCluster) -> bool {
+    let service = test_cluster.services.values().next().expect("a Service");
     let selector = service.spec.clone().and_then(|spec| spec.selector).expect("a selector");
-    let head = stage.pods.values().next().expect("a head");
+    let head = test_cluster.pods.values().next().expect("a head");
     selector.iter().all(|(label, value)| head.labels().get(label) == Some(value))
 }
 
@@ -49,29 +49,29 @@ fn selects_head(stage: &TestCluster) -> bool {
 #[case::labels_of_the_template(json!({"template": {"metadata": {"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}}}))]
 #[case::labels_of_the_group(json!({"labels": {"ray.io/identifier": "me", "app.kubernetes.io/name": "mine"}}))]
 fn head_service_selects_a_head_with_user_labels(#[case] head: Value) {
-    let mut stage = TestCluster::new(cluster_with_patch(json!({"headGroupSpec": head})));
-    stage.reconcile_until_stable();
-    assert!(selects_head(&stage));
+    let mut test_cluster = TestCluster::new(cluster_with_patch(json!({"headGroupSpec": head})));
+    test_cluster.reconcile_until_stable();
+    assert!(selects_head(&test_cluster));
 }
 
 #[test]
 fn kuberay_head_service_that_selects_no_head_is_repaired() {
     // Given a head Service created by KubeRay for a head with user labels,
-    let mut stage =
+    let mut test_cluster =
         TestCluster::new(cluster_with_patch(json!({"headGroupSpec": {"labels": {"ray.io/identifier": "me"}}})));
-    stage.reconcile_until_stable();
-    let service = stage.services.values_mut().next().expect("a Service");
+    test_cluster.reconcile_until_stable();
+    let service = test_cluster.services.values_mut().next().expect("a Service");
     let selector = service.spec.as_mut().and_then(|spec| spec.selector.as_mut()).expect("a selector");
     selector.insert("ray.io/identifier".into(), "demo-head".into());
-    assert!(!selects_head(&stage));
+    assert!(!selects_head(&test_cluster));
 
     // when Sluice reconciles the cluster, then its Service selects the head. A custom selector
     // stays unchanged.
-    stage.reconcile_until_stable();
-    assert!(selects_head(&stage));
-    let service = stage.services.values_mut().next().expect("a Service");
+    test_cluster.reconcile_until_stable();
+    assert!(selects_head(&test_cluster));
+    let service = test_cluster.services.values_mut().next().expect("a Service");
     service.spec.as_mut().expect("a spec").selector = Some(BTreeMap::from([("x".to_owned(), "y".to_owned())]));
-    assert_eq!(stage.plan().writes, []);
+    assert_eq!(test_cluster.plan().writes, []);
 }
 
 #[rstest]
@@ -116,17 +116,17 @@ fn serving(annotation: &str, ports: Value) -> TestCluster {
     let container = json!({"name": "h", "ports": ports});
     let mut cluster = cluster_with_patch(json!({"headGroupSpec": {"template": {"spec": {"containers": [container]}}}}));
     cluster.annotations_mut().insert(SERVE_SERVICE_ANNOTATION.to_owned(), annotation.to_owned());
-    let mut stage = TestCluster::new(cluster);
-    stage.reconcile_until_stable();
-    stage
+    let mut test_cluster = TestCluster::new(cluster);
+    test_cluster.reconcile_until_stable();
+    test_cluster
 }
 
 #[test]
 fn cluster_that_serves_without_a_ray_service_has_a_serve_service() {
     let ports = json!([{"name": "serve", "containerPort": 9000}, {"name": "serve-grpc", "containerPort": 9001}]);
-    let stage = serving("true", ports);
+    let test_cluster = serving("true", ports);
 
-    let service = &stage.services["demo-serve-svc"];
+    let service = &test_cluster.services["demo-serve-svc"];
     let spec = service.spec.as_ref().expect("a spec");
     assert_eq!(serde_json::to_value(&spec.selector).ok(), Some(json!({"ray.io/cluster": "demo"})));
     let of_spec: Vec<_> = spec.ports.iter().flatten().map(|port| (port.name.as_deref(), port.port)).collect();
@@ -143,10 +143,10 @@ fn cluster_that_serves_without_a_ray_service_has_a_serve_service() {
 #[case::annotation_misspelled("True", json!([]), None)]
 #[case::without_a_port("true", json!([{"name": "web", "containerPort": 80}]), Some("ports has no port named serve"))]
 fn cluster_has_no_serve_service(#[case] annotation: &str, #[case] ports: Value, #[case] error: Option<&str>) {
-    let stage = serving(annotation, ports);
+    let test_cluster = serving(annotation, ports);
 
-    assert_eq!(stage.services.keys().collect::<Vec<_>>(), ["demo-head-svc"]);
-    let notes = stage.plan().events;
+    assert_eq!(test_cluster.services.keys().collect::<Vec<_>>(), ["demo-head-svc"]);
+    let notes = test_cluster.plan().events;
     assert_eq!(notes.len(), usize::from(error.is_some()), "{notes:?}");
     assert!(notes.iter().all(|note| error.is_some_and(|error| note.message.contains(error))), "{notes:?}");
 }

@@ -11,24 +11,24 @@ use super::{deleted, ready_cluster};
 
 #[test]
 fn unready_and_highest_surplus_workers_are_deleted_first() {
-    let mut stage = ready_cluster(4);
-    let of_slot = |stage: &TestCluster, slot: &str| -> String {
+    let mut test_cluster = ready_cluster(4);
+    let of_slot = |test_cluster: &TestCluster, slot: &str| -> String {
         let has_index =
             |pod: &&Pod| pod.labels().get("ray.io/worker-group-replica-index").is_some_and(|index| index == slot);
-        stage.pods.values().find(has_index).expect("the slot is filled").name_any()
+        test_cluster.pods.values().find(has_index).expect("the slot is filled").name_any()
     };
-    let (unready, highest) = (of_slot(&stage, "1"), of_slot(&stage, "3"));
-    stage.set_phase(&unready, "Pending");
-    stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(2));
+    let (unready, highest) = (of_slot(&test_cluster, "1"), of_slot(&test_cluster, "3"));
+    test_cluster.set_phase(&unready, "Pending");
+    test_cluster.edit(|spec| spec.worker_group_specs[0].replicas = Some(2));
 
-    let plan = stage.reconcile_once();
+    let plan = test_cluster.reconcile_once();
 
     assert_eq!(BTreeSet::from_iter(deleted(&plan)), BTreeSet::from([unready.as_str(), highest.as_str()]));
-    stage.remove_terminating_pods();
-    stage.reconcile_until_stable();
-    stage.edit(|spec| spec.worker_group_specs[0].replicas = Some(3));
-    stage.reconcile_until_stable();
-    assert_eq!(of_slot(&stage, "1"), unready, "the lowest free slot is filled");
+    test_cluster.remove_terminating_pods();
+    test_cluster.reconcile_until_stable();
+    test_cluster.edit(|spec| spec.worker_group_specs[0].replicas = Some(3));
+    test_cluster.reconcile_until_stable();
+    assert_eq!(of_slot(&test_cluster, "1"), unready, "the lowest free slot is filled");
 }
 
 #[rstest]
@@ -40,38 +40,38 @@ fn b38_surplus_workers_are_left_to_an_enabled_autoscaler(
     #[case] trims_autoscaled: bool,
     #[case] expected: usize,
 ) {
-    let mut stage = ready_cluster(2);
-    stage.random_pod_delete = trims_autoscaled;
-    stage.edit(|spec| {
+    let mut test_cluster = ready_cluster(2);
+    test_cluster.random_pod_delete = trims_autoscaled;
+    test_cluster.edit(|spec| {
         spec.enable_in_tree_autoscaling = Some(autoscaling);
         spec.worker_group_specs[0].replicas = Some(1);
     });
-    assert_eq!(deleted(&stage.plan()).len(), expected);
+    assert_eq!(deleted(&test_cluster.plan()).len(), expected);
 }
 
 #[test]
 fn b37_workers_to_delete_are_deleted_with_an_autoscaler_and_recreated_under_another_name() {
-    let mut stage = ready_cluster(2);
-    let name = stage.pod_names("small")[0].clone();
-    stage.edit(|spec| {
+    let mut test_cluster = ready_cluster(2);
+    let name = test_cluster.pod_names("small")[0].clone();
+    test_cluster.edit(|spec| {
         spec.enable_in_tree_autoscaling = Some(true);
         let strategy = spec.worker_group_specs[0].scale_strategy.get_or_insert_default();
         strategy.workers_to_delete = vec![name.clone(), "not-there".to_owned()];
     });
 
-    assert_eq!(deleted(&stage.reconcile_once()), [name.as_str()]);
-    stage.remove_terminating_pods();
-    stage.reconcile_until_stable();
+    assert_eq!(deleted(&test_cluster.reconcile_once()), [name.as_str()]);
+    test_cluster.remove_terminating_pods();
+    test_cluster.reconcile_until_stable();
 
-    let names = stage.pod_names("small");
+    let names = test_cluster.pod_names("small");
     assert!(names.len() == 2 && !names.contains(&name), "{names:?}");
 }
 
 #[test]
 fn workers_of_a_removed_or_suspended_group_are_deleted() {
-    let mut stage = ready_cluster(2);
-    stage.edit(|spec| spec.worker_group_specs[0].suspend = Some(true));
-    assert_eq!(deleted(&stage.plan()).len(), 2);
-    stage.edit(|spec| spec.worker_group_specs.clear());
-    assert_eq!(deleted(&stage.plan()).len(), 2);
+    let mut test_cluster = ready_cluster(2);
+    test_cluster.edit(|spec| spec.worker_group_specs[0].suspend = Some(true));
+    assert_eq!(deleted(&test_cluster.plan()).len(), 2);
+    test_cluster.edit(|spec| spec.worker_group_specs.clear());
+    assert_eq!(deleted(&test_cluster.plan()).len(), 2);
 }

@@ -366,7 +366,7 @@ fn deployment_replicas(observed: &ObservedService<'_>, child: &ServiceCluster<'_
     };
     serve_config_history::last_applied(observed, child)
         .or_else(from_spec)
-        .map(|config| config.replicas())
+        .map(sluice_plan::ServeConfig::replicas)
         .unwrap_or_default()
 }
 

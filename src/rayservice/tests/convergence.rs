@@ -79,71 +79,71 @@ fn groups(count: usize) -> serde_json::Value {
     json!((0..count).map(named).collect::<Vec<_>>())
 }
 
-fn apply_event(stage: &mut Harness, happening: &ScenarioEvent) {
+fn apply_event(harness: &mut Harness, happening: &ScenarioEvent) {
     match happening {
-        ScenarioEvent::Version(text) => stage.patch_service(ray_version_patch(text)),
+        ScenarioEvent::Version(text) => harness.patch_service(ray_version_patch(text)),
         ScenarioEvent::Groups(count) => {
-            stage.patch_service(json!({"spec": {"rayClusterConfig": {"workerGroupSpecs": groups(*count)}}}));
+            harness.patch_service(json!({"spec": {"rayClusterConfig": {"workerGroupSpecs": groups(*count)}}}));
         }
-        ScenarioEvent::Serve(name) => stage.patch_service(json!({"spec": {"serveConfigV2": serve_config(name)}})),
+        ScenarioEvent::Serve(name) => harness.patch_service(json!({"spec": {"serveConfigV2": serve_config(name)}})),
         ScenarioEvent::Strategy(strategy) => {
-            stage.patch_service(json!({"spec": {"upgradeStrategy": {"type": strategy}}}))
+            harness.patch_service(json!({"spec": {"upgradeStrategy": {"type": strategy}}}));
         }
-        ScenarioEvent::Suspend(suspend) => stage.patch_service(json!({"spec": {"suspend": suspend}})),
+        ScenarioEvent::Suspend(suspend) => harness.patch_service(json!({"spec": {"suspend": suspend}})),
         ScenarioEvent::ValidSpec(sense) => {
             let delay = if *sense { 60 } else { -1 };
-            stage.patch_service(json!({"spec": {"rayClusterDeletionDelaySeconds": delay}}));
+            harness.patch_service(json!({"spec": {"rayClusterDeletionDelaySeconds": delay}}));
         }
-        ScenarioEvent::Unsuspended(open) => set_gates(stage, *open),
-        ScenarioEvent::PodsStart(start) => stage.pods_start = *start,
-        ScenarioEvent::RejectConfigs(code) => stage.rejection_code = *code,
+        ScenarioEvent::Unsuspended(open) => set_gates(harness, *open),
+        ScenarioEvent::PodsStart(start) => harness.pods_start = *start,
+        ScenarioEvent::RejectConfigs(code) => harness.rejection_code = *code,
         ScenarioEvent::LoseHead => {
-            if let Some(first) = stage.live_clusters().first() {
-                stage.lose_head(&first.clone());
+            if let Some(first) = harness.live_clusters().first() {
+                harness.lose_head(&first.clone());
             }
         }
         ScenarioEvent::DeleteLast => {
-            let last = stage.live_clusters().pop().filter(|last| stage.selected_cluster().as_ref() != Some(last));
-            last.iter().for_each(|last| stage.delete("RayCluster", last));
+            let last = harness.live_clusters().pop().filter(|last| harness.selected_cluster().as_ref() != Some(last));
+            last.iter().for_each(|last| harness.delete("RayCluster", last));
         }
-        ScenarioEvent::Restart => stage.restart(),
+        ScenarioEvent::Restart => harness.restart(),
         ScenarioEvent::LimitWrites(max_writes) => {
-            let end = stage.now + jiff::SignedDuration::from_secs(60);
+            let end = harness.now + jiff::SignedDuration::from_secs(60);
             for _ in 0..5 {
-                stage.run_once(end, &|index| index < *max_writes);
+                harness.run_once(end, &|index| index < *max_writes);
             }
         }
-        ScenarioEvent::Pass(seconds) => run_and_check(stage, *seconds),
+        ScenarioEvent::Pass(seconds) => run_and_check(harness, *seconds),
     }
 }
 
-fn set_gates(stage: &mut Harness, open: bool) {
-    let serving = stage.selected_cluster();
-    for name in stage.live_clusters() {
+fn set_gates(harness: &mut Harness, open: bool) {
+    let serving = harness.selected_cluster();
+    for name in harness.live_clusters() {
         if open || serving.as_ref() != Some(&name) {
-            stage.set_unsuspended(&name, open);
+            harness.set_unsuspended(&name, open);
         }
     }
 }
 
 /// Lets time pass. Whenever nothing is left to write, no more clusters than needed may exist.
-fn run_and_check(stage: &mut Harness, seconds: i64) {
-    let end = stage.now + jiff::SignedDuration::from_secs(seconds);
-    while stage.now < end {
-        if stage.run_once(end, &|_| true) == 0 {
-            let needed = stage.live_clusters().into_iter().filter(|name| !stage.has_stopped_serving(name)).count();
+fn run_and_check(harness: &mut Harness, seconds: i64) {
+    let end = harness.now + jiff::SignedDuration::from_secs(seconds);
+    while harness.now < end {
+        if harness.run_once(end, &|_| true) == 0 {
+            let needed = harness.live_clusters().into_iter().filter(|name| !harness.has_stopped_serving(name)).count();
             assert!(
                 needed <= 2,
                 "{:?} exist, and requests go to {:?}",
-                stage.live_clusters(),
-                stage.selected_cluster()
+                harness.live_clusters(),
+                harness.selected_cluster()
             );
         }
     }
 }
 
 /// Stops all faults and requests this spec.
-fn converge(stage: &mut Harness, wanted: &'static str, count: usize) {
+fn converge(harness: &mut Harness, wanted: &'static str, count: usize) {
     for happening in [
         ScenarioEvent::PodsStart(true),
         ScenarioEvent::RejectConfigs(None),
@@ -154,11 +154,11 @@ fn converge(stage: &mut Harness, wanted: &'static str, count: usize) {
         ScenarioEvent::Version(wanted),
         ScenarioEvent::Groups(count),
     ] {
-        apply_event(stage, &happening);
+        apply_event(harness, &happening);
     }
     for _ in 0..20 {
-        set_gates(stage, true);
-        run_and_check(stage, 10);
+        set_gates(harness, true);
+        run_and_check(harness, 10);
     }
 }
 
@@ -166,8 +166,8 @@ fn converge(stage: &mut Harness, wanted: &'static str, count: usize) {
 /// cluster that has served.
 #[test]
 fn recreated_cluster_with_the_name_of_one_that_served_is_deleted_without_delay() {
-    let mut stage = Harness::new(chat_service());
-    run_and_check(&mut stage, 30);
+    let mut harness = Harness::new(chat_service());
+    run_and_check(&mut harness, 30);
     for happening in [
         ScenarioEvent::Version("2.55.0"),
         ScenarioEvent::Pass(4),
@@ -175,13 +175,13 @@ fn recreated_cluster_with_the_name_of_one_that_served_is_deleted_without_delay()
         ScenarioEvent::Version("2.53.0"),
         ScenarioEvent::LimitWrites(1),
     ] {
-        apply_event(&mut stage, &happening);
+        apply_event(&mut harness, &happening);
     }
 
-    converge(&mut stage, "2.54.0", 1);
+    converge(&mut harness, "2.54.0", 1);
 
-    let [cluster] = stage.live_clusters().try_into().expect("one cluster is left");
-    assert_eq!(stage.cluster(&cluster).spec.ray_version.as_deref(), Some("2.54.0"));
+    let [cluster] = harness.live_clusters().try_into().expect("one cluster is left");
+    assert_eq!(harness.cluster(&cluster).spec.ray_version.as_deref(), Some("2.54.0"));
 }
 
 proptest! {
@@ -195,27 +195,27 @@ proptest! {
         wanted in any_version(),
         count in prop_oneof![4 => Just(1), 1 => 2..4usize],
     ) {
-        let mut stage = Harness::new(chat_service());
-        stage.is_queued = gated;
+        let mut harness = Harness::new(chat_service());
+        harness.is_queued = gated;
         if serves {
             for _ in 0..6 {
-                set_gates(&mut stage, true);
-                run_and_check(&mut stage, 5);
+                set_gates(&mut harness, true);
+                run_and_check(&mut harness, 5);
             }
         }
-        happenings.iter().for_each(|happening| apply_event(&mut stage, happening));
+        happenings.iter().for_each(|happening| apply_event(&mut harness, happening));
 
-        converge(&mut stage, wanted, count);
+        converge(&mut harness, wanted, count);
 
         let clusters: Vec<RayCluster> =
-            stage.clusters().into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none()).collect();
-        let [cluster] = clusters.as_slice() else { panic!("{:?} exist", stage.live_clusters()) };
+            harness.clusters().into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none()).collect();
+        let [cluster] = clusters.as_slice() else { panic!("{:?} exist", harness.live_clusters()) };
         prop_assert_eq!(cluster.spec.ray_version.as_deref(), Some(wanted));
         prop_assert_eq!(cluster.spec.worker_group_specs.len(), count);
-        prop_assert_eq!(stage.selected_cluster(), cluster.metadata.name.clone());
+        prop_assert_eq!(harness.selected_cluster(), cluster.metadata.name.clone());
         let name = cluster.metadata.name.clone().unwrap_or_default();
-        let applied = stage.applied_configs(&name);
+        let applied = harness.applied_configs(&name);
         prop_assert_eq!(&applied.last().expect("a configuration")["applications"][0]["name"], "two");
-        prop_assert_eq!(stage.condition("Ready").map(|(status, _)| status), Some("True".to_owned()));
+        prop_assert_eq!(harness.condition("Ready").map(|(status, _)| status), Some("True".to_owned()));
     }
 }

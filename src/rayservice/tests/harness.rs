@@ -98,7 +98,7 @@ pub(crate) type WriteFilter<'a> = &'a dyn Fn(usize) -> bool;
 impl Harness {
     /// Returns a harness with one RayService.
     pub(crate) fn new(service: Value) -> Self {
-        let mut stage = Self {
+        let mut harness = Self {
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             is_queued: false,
             default_zero_downtime: true,
@@ -126,8 +126,8 @@ impl Harness {
             observations: BTreeMap::new(),
             last_resource_version: 0,
         };
-        stage.create("RayService", service);
-        stage
+        harness.create("RayService", service);
+        harness
     }
 
     /// Patches the RayService as its owner would.

@@ -50,10 +50,10 @@ fn groups_with_one_appended() -> Value {
 
 /// Returns a RayService that has been running for a minute.
 fn running_service() -> Harness {
-    let mut stage = Harness::new(chat_service());
-    stage.run_for(60);
-    assert_eq!(stage.condition("Ready"), Some(("True".into(), "NonZeroServeEndpoints".into())));
-    stage
+    let mut harness = Harness::new(chat_service());
+    harness.run_for(60);
+    assert_eq!(harness.condition("Ready"), Some(("True".into(), "NonZeroServeEndpoints".into())));
+    harness
 }
 
 /// Returns a patch that sets the Ray version.

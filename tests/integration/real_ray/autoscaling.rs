@@ -34,27 +34,27 @@ fn autoscaled() -> Value {
 }
 
 /// Waits for a gated worker. Returns its name.
-async fn waiting_worker(stage: &RealRayFixture, cluster: &str) -> String {
+async fn waiting_worker(fixture: &RealRayFixture, cluster: &str) -> String {
     poll_until(START_TIMEOUT, "a worker waits for quota", async || {
-        let pods = stage.env.pods_of(cluster).await;
+        let pods = fixture.env.pods_of(cluster).await;
         let waiting = pods.iter().find(|pod| is_gated(pod)).map(ResourceExt::name_any);
         waiting.ok_or_else(|| format!("but {} pods", pods.len()))
     })
     .await
 }
 
-pub(super) async fn a_worker_that_ray_asks_for_waits_for_quota_and_serves(stage: &RealRayFixture) {
+pub(super) async fn a_worker_that_ray_asks_for_waits_for_quota_and_serves(fixture: &RealRayFixture) {
     // Given a service with one worker and the Ray autoscaler that uses all of its queue's quota,
-    let env = &stage.env;
+    let env = &fixture.env;
     env.set_quota("1500m", "2560Mi").await;
-    stage.apply(&autoscaled()).await;
-    stage.create_gateway().await;
+    fixture.apply(&autoscaled()).await;
+    fixture.create_gateway().await;
 
     // when there are more requests than one replica should handle, then Ray requests another
     // worker,
-    let load = stage.start_load().await;
+    let load = fixture.start_load().await;
     let cluster = env.wait_until_serving("2.52.0").await;
-    let worker = waiting_worker(stage, &cluster).await;
+    let worker = waiting_worker(fixture, &cluster).await;
     let group = env.ray_clusters().get(&cluster).await.expect("the cluster").spec.worker_group_specs.remove(0);
     assert_eq!(group.replicas, Some(2));
 

@@ -34,14 +34,14 @@ pub(super) async fn costs(price: u64) {
     .await;
 }
 
-pub(super) async fn a_change_of_the_serve_configuration_loses_no_request(stage: &RealRayFixture) {
+pub(super) async fn a_change_of_the_serve_configuration_loses_no_request(fixture: &RealRayFixture) {
     // Given a service that answers,
-    let env = &stage.env;
-    let load = stage.start_load().await;
+    let env = &fixture.env;
+    let load = fixture.start_load().await;
     let cluster = env.wait_until_serving("2.52.0").await;
 
     // when only its Serve configuration changes, then the active cluster applies it,
-    stage.apply(&priced("2")).await;
+    fixture.apply(&priced("2")).await;
     costs(PRICE).await;
     load.count_next(SAMPLE_SIZE).await;
 

@@ -42,7 +42,7 @@ struct ObservedWeight {
 
 /// Records the gateway's weight for a cluster until `over` completes.
 async fn record_weights(
-    stage: &RealRayFixture,
+    fixture: &RealRayFixture,
     load: &LoadGenerator,
     cluster: &str,
     over: impl Future<Output = ()>,
@@ -53,7 +53,7 @@ async fn record_weights(
         let asked = load.elapsed();
         let look = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            stage.traefik.routing_to(cluster).await
+            fixture.traefik.routing_to(cluster).await
         };
         let sends = tokio::select! {
             () = &mut over => return shares,
@@ -99,29 +99,29 @@ fn assert_throughput_stays(requests: &[CompletedRequest], begun: Duration, over:
 }
 
 /// Waits until this is the only cluster.
-async fn wait_for_only_cluster(stage: &RealRayFixture, cluster: &str) {
+async fn wait_for_only_cluster(fixture: &RealRayFixture, cluster: &str) {
     poll_until(START_TIMEOUT, &format!("{cluster} serves alone"), async || {
-        let weights = stage.env.route_weights().await;
+        let weights = fixture.env.route_weights().await;
         if weights == BTreeMap::from([(cluster.to_owned(), 100)]) { Ok(()) } else { Err(format!("but {weights:?}")) }
     })
     .await;
-    stage.env.wait_for_only_cluster(cluster).await;
+    fixture.env.wait_for_only_cluster(cluster).await;
 }
 
-pub(super) async fn requests_follow_the_weights_and_throughput_stays(stage: &RealRayFixture) {
+pub(super) async fn requests_follow_the_weights_and_throughput_stays(fixture: &RealRayFixture) {
     // Given a service that has answered for a while, and quota for both clusters,
-    let env = &stage.env;
+    let env = &fixture.env;
     env.set_quota("2", "4Gi").await;
-    stage.apply(&service_in_steps("1")).await;
-    let load = stage.start_load().await;
+    fixture.apply(&service_in_steps("1")).await;
+    let load = fixture.start_load().await;
     let minute = usize::try_from(REQUESTS_PER_SECOND).expect("a number") * 60;
     assert_eq!(load.count_next(minute).await, BTreeMap::from([("1".to_owned(), minute)]));
 
     // when it is upgraded,
     let begun = load.elapsed();
-    stage.apply(&service_in_steps("2")).await;
+    fixture.apply(&service_in_steps("2")).await;
     let second = env.wait_for_pending_cluster().await;
-    let shares = record_weights(stage, &load, &second, wait_for_only_cluster(stage, &second)).await;
+    let shares = record_weights(fixture, &load, &second, wait_for_only_cluster(fixture, &second)).await;
     assert_eq!(load.count_next(SAMPLE_SIZE).await, BTreeMap::from([("2".to_owned(), SAMPLE_SIZE)]));
     let over = load.elapsed();
 
@@ -137,23 +137,23 @@ pub(super) async fn requests_follow_the_weights_and_throughput_stays(stage: &Rea
     assert_throughput_stays(&requests, begun, over);
 }
 
-pub(super) async fn an_upgrade_that_is_put_back_half_way_loses_no_request(stage: &RealRayFixture) {
+pub(super) async fn an_upgrade_that_is_put_back_half_way_loses_no_request(fixture: &RealRayFixture) {
     // Given an upgrade that is halfway through,
-    let env = &stage.env;
-    let load = stage.start_load().await;
+    let env = &fixture.env;
+    let load = fixture.start_load().await;
     let first = env.wait_until_serving("2.52.0").await;
-    stage.apply(&service_in_steps("3")).await;
+    fixture.apply(&service_in_steps("3")).await;
     let second = env.wait_for_pending_cluster().await;
     poll_until(START_TIMEOUT, "half of the requests go to the next cluster", async || {
         let weights = env.route_weights().await;
         if weights.get(&second) == Some(&50) { Ok(()) } else { Err(format!("but {weights:?}")) }
     })
     .await;
-    stage.wait_for_version("3", &load).await;
+    fixture.wait_for_version("3", &load).await;
 
     // when its spec is reverted,
-    stage.apply(&service_in_steps("2")).await;
-    wait_for_only_cluster(stage, &first).await;
+    fixture.apply(&service_in_steps("2")).await;
+    wait_for_only_cluster(fixture, &first).await;
 
     // then the old version answers everything again, and no request fails.
     assert_eq!(load.count_next(SAMPLE_SIZE).await, BTreeMap::from([("2".to_owned(), SAMPLE_SIZE)]));
@@ -162,14 +162,14 @@ pub(super) async fn an_upgrade_that_is_put_back_half_way_loses_no_request(stage:
     assert_all_answered(&requests);
 }
 
-pub(super) async fn an_upgrade_that_fails_to_start_goes_back_by_itself(stage: &RealRayFixture) {
+pub(super) async fn an_upgrade_that_fails_to_start_goes_back_by_itself(fixture: &RealRayFixture) {
     // Given a service that answers,
-    let env = &stage.env;
-    let load = stage.start_load().await;
+    let env = &fixture.env;
+    let load = fixture.start_load().await;
     let first = env.wait_until_serving("2.52.0").await;
 
     // when it is upgraded to a version that does not start, then the upgrade fails with the reason,
-    stage.apply(&service_in_steps("rotten")).await;
+    fixture.apply(&service_in_steps("rotten")).await;
     let why = poll_until(START_TIMEOUT, "the upgrade fails", async || {
         let status = env.get_service().await.status.unwrap_or_default();
         let blocked =
@@ -178,7 +178,7 @@ pub(super) async fn an_upgrade_that_fails_to_start_goes_back_by_itself(stage: &R
     })
     .await;
     assert!(why.starts_with("UpgradeFailed") && why.contains("the mangos are rotten"), "{why}");
-    wait_for_only_cluster(stage, &first).await;
+    wait_for_only_cluster(fixture, &first).await;
 
     // and the old version has answered everything.
     load.count_next(SAMPLE_SIZE).await;

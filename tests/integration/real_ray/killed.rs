@@ -11,22 +11,22 @@ use super::{RealRayFixture, SAMPLE_SIZE, START_TIMEOUT, print_summary};
 use sluice_testkit::load::{LoadGenerator, assert_all_answered};
 use sluice_testkit::{TestEnv, eventually_or_err, poll_until};
 
-pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(stage: &mut RealRayFixture) {
+pub(super) async fn an_upgrade_goes_on_where_a_killed_manager_left_it(fixture: &mut RealRayFixture) {
     // Given an upgrade in progress, under load,
-    let load = stage.start_load().await;
-    stage.apply(&priced("3")).await;
-    let second = stage.env.wait_for_pending_cluster().await;
+    let load = fixture.start_load().await;
+    fixture.apply(&priced("3")).await;
+    let second = fixture.env.wait_for_pending_cluster().await;
     poll_until(START_TIMEOUT, "the head of the next cluster starts", async || {
-        stage.env.pods_of(&second).await.first().map(drop).ok_or_else(String::new)
+        fixture.env.pods_of(&second).await.first().map(drop).ok_or_else(String::new)
     })
     .await;
 
     // when Sluice is killed, and again as soon as the new version answers, then restarted managers
     // complete it,
-    stage.kill_manager().await;
-    stage.wait_for_version("3", &load).await;
-    stage.kill_manager().await;
-    stage.env.wait_for_only_cluster(&second).await;
+    fixture.kill_manager().await;
+    fixture.wait_for_version("3", &load).await;
+    fixture.kill_manager().await;
+    fixture.env.wait_for_only_cluster(&second).await;
 
     // and no request fails.
     assert_eq!(load.count_next(SAMPLE_SIZE).await, BTreeMap::from([("3".to_owned(), SAMPLE_SIZE)]));
@@ -59,10 +59,10 @@ fn restarts(pod: &Pod) -> i32 {
 /// <https://docs.ray.io/en/latest/cluster/kubernetes/user-guides/kuberay-gcs-ft.html> the cluster
 /// loses its state, and workers stop because the new head does not know them. Requests fail until
 /// then.
-pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &RealRayFixture) {
+pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(fixture: &RealRayFixture) {
     // Given a service with one worker, configured in place,
-    let env = &stage.env;
-    let load = stage.start_load().await;
+    let env = &fixture.env;
+    let load = fixture.start_load().await;
     load.count_next(SAMPLE_SIZE).await;
     let cluster = env.wait_until_serving("2.52.0").await;
     let head = pod(env, &cluster, "head").await.expect("a head");
@@ -82,13 +82,13 @@ pub(super) async fn a_service_whose_head_is_killed_comes_back_by_itself(stage: &
     costs(PRICE).await;
     env.wait_for_only_cluster(&cluster).await;
     assert_eq!(env.wait_until_serving("2.52.0").await, cluster);
-    answers_all(stage).await;
+    answers_all(fixture).await;
     print_summary("Head killed, without fault tolerance", &load.stop().await);
 }
 
 /// Waits until the next requests are all answered.
-async fn answers_all(stage: &RealRayFixture) {
-    let load: LoadGenerator = stage.start_load().await;
+async fn answers_all(fixture: &RealRayFixture) {
+    let load: LoadGenerator = fixture.start_load().await;
     eventually_or_err("all requests are answered again", async || {
         let requests = load.requests();
         let last = requests.iter().rev().take(SAMPLE_SIZE);

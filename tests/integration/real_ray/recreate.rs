@@ -17,9 +17,9 @@ fn cluster(version: &str) -> String {
 }
 
 /// Waits until two pods other than `old` are ready. Returns their uids.
-async fn ready_pods(stage: &RealRayFixture, old: &BTreeSet<String>) -> BTreeSet<String> {
+async fn ready_pods(fixture: &RealRayFixture, old: &BTreeSet<String>) -> BTreeSet<String> {
     poll_until(START_TIMEOUT, "the pods are ready", async || {
-        let pods = stage.env.pods_of(CLUSTER).await;
+        let pods = fixture.env.pods_of(CLUSTER).await;
         let ready: BTreeSet<String> = pods.iter().filter(|pod| is_ready(pod)).filter_map(ResourceExt::uid).collect();
         if ready.len() == 2 && ready.is_disjoint(old) { Ok(ready) } else { Err(format!("but {}", ready.len())) }
     })
@@ -45,18 +45,18 @@ fn overlap(history: &[Change], old: &BTreeSet<String>) -> (usize, usize) {
     (most, left)
 }
 
-pub(super) async fn all_old_pods_are_gone_before_the_first_new_one(stage: &RealRayFixture) {
+pub(super) async fn all_old_pods_are_gone_before_the_first_new_one(fixture: &RealRayFixture) {
     // Given a running cluster with exactly its quota,
-    let env = &stage.env;
+    let env = &fixture.env;
     env.apply(&cluster("1")).await.expect("the cluster");
-    let old = ready_pods(stage, &BTreeSet::new()).await;
+    let old = ready_pods(fixture, &BTreeSet::new()).await;
 
     // when its image changes,
     env.apply(&cluster("2")).await.expect("the cluster");
-    let new = ready_pods(stage, &old).await;
+    let new = ready_pods(fixture, &old).await;
 
     // then no new pod existed at the same time as an old one.
-    let (most, left) = overlap(&stage.history().await, &old);
+    let (most, left) = overlap(&fixture.history().await, &old);
     println!(
         "Recreate: {} old pods, {} new ones, {most} at most simultaneously, {left} old next to a new one",
         old.len(),

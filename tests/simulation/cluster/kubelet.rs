@@ -80,18 +80,18 @@ impl Kubelet {
         let Some(bound_pod) = self.pods.get(&id.ordinal).filter(|bound_pod| bound_pod.plan_number == plan) else {
             return;
         };
-        let Some(stage) = bound_pod.next_state else { return };
+        let Some(pod_state) = bound_pod.next_state else { return };
         if id.find(api).is_some_and(|pod| !is_terminating(pod) && !has_ended(pod)) {
-            self.write_state(now, api, id, stage);
+            self.write_state(now, api, id, pod_state);
         }
     }
 
-    fn write_state(&mut self, now: Timestamp, api: &mut ApiServer, id: &PodId, stage: PodState) {
+    fn write_state(&mut self, now: Timestamp, api: &mut ApiServer, id: &PodId, pod_state: PodState) {
         let Some(bound_pod) = self.pods.get(&id.ordinal) else { return };
         let pod_ip = format!("198.19.{}.{}", self.assigned_ips / 250, 1 + self.assigned_ips % 250);
         self.assigned_ips += usize::from(text(&bound_pod.pod, "/status/podIP").is_empty());
-        let lodging = PodRuntime { pod_ip, host_ip: bound_pod.host_ip.clone(), restarts: bound_pod.restarts };
-        let written = |pod: &mut Value| pod_status::write_status(pod, now, stage, &lodging);
+        let runtime = PodRuntime { pod_ip, host_ip: bound_pod.host_ip.clone(), restarts: bound_pod.restarts };
+        let written = |pod: &mut Value| pod_status::write_status(pod, now, pod_state, &runtime);
         api.update_status(now, "Pod", &id.namespace, &id.name, written).expect("the pod exists");
     }
 
@@ -224,7 +224,7 @@ impl BoundPod {
     fn plan_next(&mut self, context: &mut ControllerContext<'_>) {
         self.plan_number += 1;
         let next = self.next_planned_state(&self.pod, context.now, context.faults);
-        self.next_state = next.map(|(stage, _)| stage);
+        self.next_state = next.map(|(pod_state, _)| pod_state);
         if let Some((_, due)) = next {
             if let Some(fault @ (PodFault::SlowStart { .. } | PodFault::NeverReady | PodFault::NeverStarts)) =
                 self.fault.filter(|_| !context.faults.is_disabled())

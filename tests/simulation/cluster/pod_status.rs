@@ -62,43 +62,50 @@ pub(super) struct PodRuntime {
 }
 
 /// Writes the status of a pod that enters this state.
-pub(super) fn write_status(pod: &mut Value, now: Timestamp, stage: PodState, lodging: &PodRuntime) {
+pub(super) fn write_status(pod: &mut Value, now: Timestamp, pod_state: PodState, runtime: &PodRuntime) {
     if !pod["status"].is_object() {
         pod["status"] = json!({});
     }
-    pod["status"]["phase"] = json!(stage.phase());
+    pod["status"]["phase"] = json!(pod_state.phase());
     if text(pod, "/status/startTime").is_empty() {
         pod["status"]["startTime"] = json!(rfc3339_seconds(now));
     }
-    write_conditions(pod, now, stage);
+    write_conditions(pod, now, pod_state);
     let containers: Vec<Value> =
-        items(pod, "/spec/containers").map(|spec| container_status(spec, now, stage, lodging.restarts)).collect();
+        items(pod, "/spec/containers").map(|spec| container_status(spec, now, pod_state, runtime.restarts)).collect();
     pod["status"]["containerStatuses"] = Value::Array(containers);
-    if stage.has_ended() {
+    if pod_state.has_ended() {
         return;
     }
     let init: Vec<Value> = items(pod, "/spec/initContainers").map(|spec| init_container_status(spec, now)).collect();
-    if !init.is_empty() && stage == PodState::Ready {
+    if !init.is_empty() && pod_state == PodState::Ready {
         pod["status"]["initContainerStatuses"] = Value::Array(init);
     }
     if text(pod, "/status/podIP").is_empty() {
-        pod["status"]["hostIP"] = json!(lodging.host_ip);
-        pod["status"]["hostIPs"] = json!([{"ip": lodging.host_ip}]);
-        pod["status"]["podIP"] = json!(lodging.pod_ip);
-        pod["status"]["podIPs"] = json!([{"ip": lodging.pod_ip}]);
+        pod["status"]["hostIP"] = json!(runtime.host_ip);
+        pod["status"]["hostIPs"] = json!([{"ip": runtime.host_ip}]);
+        pod["status"]["podIP"] = json!(runtime.pod_ip);
+        pod["status"]["podIPs"] = json!([{"ip": runtime.pod_ip}]);
     }
 }
 
-fn write_conditions(pod: &mut Value, now: Timestamp, stage: PodState) {
-    if !stage.has_ended() {
+fn write_conditions(pod: &mut Value, now: Timestamp, pod_state: PodState) {
+    if !pod_state.has_ended() {
         set_condition(pod, now, "PodReadyToStartContainers", "True", "", "");
     }
-    set_condition(pod, now, "Initialized", "True", if stage == PodState::Succeeded { "PodCompleted" } else { "" }, "");
-    let (reason, message) = stage.false_condition_reason();
-    let status = if stage == PodState::Ready { "True" } else { "False" };
+    set_condition(
+        pod,
+        now,
+        "Initialized",
+        "True",
+        if pod_state == PodState::Succeeded { "PodCompleted" } else { "" },
+        "",
+    );
+    let (reason, message) = pod_state.false_condition_reason();
+    let status = if pod_state == PodState::Ready { "True" } else { "False" };
     set_condition(pod, now, "ContainersReady", status, reason, message);
     set_condition(pod, now, "Ready", status, reason, message);
-    if stage == PodState::Ready {
+    if pod_state == PodState::Ready {
         let gate = |gate: &Value| text(gate, "/conditionType").to_owned();
         let gates: Vec<String> = items(pod, "/spec/readinessGates").map(gate).collect();
         for gate in gates {
@@ -107,11 +114,11 @@ fn write_conditions(pod: &mut Value, now: Timestamp, stage: PodState) {
     }
 }
 
-fn container_status(spec: &Value, now: Timestamp, stage: PodState, restarts: u64) -> Value {
+fn container_status(spec: &Value, now: Timestamp, pod_state: PodState, restarts: u64) -> Value {
     let now = rfc3339_seconds(now);
     let ended =
         |code: u8, reason: &str| json!({"exitCode": code, "reason": reason, "startedAt": now, "finishedAt": now});
-    let state = match stage {
+    let state = match pod_state {
         PodState::Ready | PodState::NeverReady => json!({"running": {"startedAt": now}}),
         PodState::NeverStarts => {
             json!({"waiting": {"reason": "ImagePullBackOff", "message": "the image can't be pulled"}})
@@ -121,8 +128,8 @@ fn container_status(spec: &Value, now: Timestamp, stage: PodState, restarts: u64
         PodState::Succeeded => json!({"terminated": ended(0, "Completed")}),
     };
     let mut status = json!({
-        "name": spec["name"], "image": spec["image"], "imageID": "", "ready": stage == PodState::Ready,
-        "started": matches!(stage, PodState::Ready | PodState::NeverReady), "restartCount": restarts, "state": state,
+        "name": spec["name"], "image": spec["image"], "imageID": "", "ready": pod_state == PodState::Ready,
+        "started": matches!(pod_state, PodState::Ready | PodState::NeverReady), "restartCount": restarts, "state": state,
     });
     if restarts > 0 {
         status["lastState"] = json!({"terminated": ended(1, "Error")});

@@ -56,20 +56,20 @@ impl DesiredState {
                 self.services.insert(service.name.clone(), service.clone());
             }
             UserAction::SetVersion { service, version } => {
-                self.change(service, |service| service.pods.version = *version)
+                self.change(service, |service| service.pods.version = *version);
             }
             UserAction::Resize { service, group, size } => self.change(service, |of| {
                 of.pods.groups.get_mut(*group).into_iter().for_each(|group| group.size = *size);
             }),
             UserAction::Scale { service, group, replicas } => {
-                self.change(service, |service| scale(&mut service.pods, *group, *replicas))
+                self.change(service, |service| scale(&mut service.pods, *group, *replicas));
             }
             UserAction::EditServeConfig { service, edition } => {
-                self.change(service, |service| service.edition = *edition)
+                self.change(service, |service| service.edition = *edition);
             }
             UserAction::Suspend { service, suspend } => self.change(service, |service| service.suspend = *suspend),
             UserAction::SetPriority { service, priority } => {
-                self.change(service, |service| service.priority.clone_from(priority))
+                self.change(service, |service| service.priority = priority.clone());
             }
             UserAction::RetryUpgrade { service } => self.change(service, |service| service.admission_timeout = None),
             UserAction::DeleteService { service, .. } => {

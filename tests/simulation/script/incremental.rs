@@ -22,7 +22,7 @@ impl Script {
             ["fruit", "chat"].iter().take(rng.usize(1..=2)).map(|name| service(rng, name)).collect();
         let demand =
             services.iter().fold(ResourceAmounts::default(), |sum, service| sum.plus(service.pods.total_requests()));
-        let mut author = IncrementalScriptBuilder { script: Script { setup: setup(demand), steps: Vec::new() } };
+        let mut author = IncrementalScriptBuilder { script: Self { setup: setup(demand), steps: Vec::new() } };
         for service in &services {
             author.push(Delay::UntilQuiescent, UserAction::PutService(service.clone()));
         }

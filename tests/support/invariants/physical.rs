@@ -197,7 +197,7 @@ fn is_finished_pod(pod: &Pod) -> bool {
 /// Reports whether a pod is neither finished nor gated.
 pub fn is_runnable(pod: &Pod) -> bool {
     let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
-    !is_finished_pod(pod) && gates.is_none_or(|gates| gates.is_empty())
+    !is_finished_pod(pod) && gates.is_none_or(Vec::is_empty)
 }
 
 /// Returns the uid of the cluster that a pod belongs to: that of its owner, since the name may have

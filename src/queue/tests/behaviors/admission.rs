@@ -298,7 +298,7 @@ fn b54_requeuing_timestamp_determines_position_of_evicted_workload(
     #[case] order: [&str; 4],
 ) {
     let mut scene = scene_with_pods_ready_timeout(|rules| {
-        (rules.requeuing.timestamp, rules.requeuing.backoff_limit_count) = (timestamp, None)
+        (rules.requeuing.timestamp, rules.requeuing.backoff_limit_count) = (timestamp, None);
     });
     scene.put_queue(queue("alone").has("cpu=1"));
     scene.submit_to("alone", "w1 cpu=1 t=1; w2 cpu=1 t=2; w3 cpu=1 t=3");

@@ -35,8 +35,8 @@ fn replicas_at_capacity(full: u64, capacity: &Value) -> u64 {
 
 impl FakeDashboard {
     /// Returns true if its applications are running.
-    pub(super) fn is_running(&self, stage: &Harness) -> bool {
-        self.deployed_at.is_some_and(|at| at + stage.deploy_time <= stage.now)
+    pub(super) fn is_running(&self, harness: &Harness) -> bool {
+        self.deployed_at.is_some_and(|at| at + harness.deploy_time <= harness.now)
     }
 
     /// Applies a configuration. A different one redeploys the applications; a different capacity

@@ -96,7 +96,6 @@ fn as_integer(own: &CelQuantity) -> Result<CelInt, ExecutionError> {
     integer.ok_or_else(|| ExecutionError::function_error("asInteger", "cannot convert value to integer"))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "the function is called approximate")]
 fn as_approximate_float(own: &CelQuantity) -> CelDouble {
     (own.0.nano() as f64 / NANO_PER_UNIT as f64).into()
 }

@@ -14,10 +14,10 @@ use serde_json::Value;
 #[derive(Debug, Default)]
 pub struct Schema {
     value_type: ValueType,
-    properties: BTreeMap<String, Schema>,
+    properties: BTreeMap<String, Self>,
     /// Schema of undeclared fields (`additionalProperties`); `None` if they are not allowed.
-    additional_properties: Option<Box<Schema>>,
-    items: Option<Box<Schema>>,
+    additional_properties: Option<Box<Self>>,
+    items: Option<Box<Self>>,
     required: Vec<String>,
     default: Option<Value>,
     /// Keeps unknown fields (`x-kubernetes-preserve-unknown-fields`).
@@ -184,8 +184,8 @@ fn string_list(schema: &Value, field: &str) -> Vec<String> {
 #[derive(Clone, Copy)]
 enum ValuePath<'a> {
     Root,
-    Field(&'a ValuePath<'a>, &'a str),
-    Index(&'a ValuePath<'a>, usize),
+    Field(&'a Self, &'a str),
+    Index(&'a Self, usize),
 }
 
 impl fmt::Display for ValuePath<'_> {
