@@ -159,7 +159,7 @@ lint: $(BIN)/cargo-deny $(SLUICE_CACHE)/typos tidy ## Check formatting, spelling
 	cd testenv && test -z "$$(gofmt -l .)" && go vet -tags processnode ./...
 	$(BIN)/cargo-deny --locked check bans licenses sources
 
-# Runs for a second in each lint: the optimizations of its release profile would double the time of its build.
+# The optimizations of its release profile take longer to compile than they save.
 $(BIN)/cargo-deny:
 	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 \
 	  cargo install cargo-deny --version $(DENY_VERSION) --locked --quiet --root $(SLUICE_CACHE)

@@ -102,7 +102,7 @@ impl Engine {
                 // The priority orders the queue, so it is written before a decision.
                 return Plan { writes: vec![write], ..Plan::default() };
             }
-            if self.queue_adapter.admits(key) && self.is_outdated_slice(workload, now) {
+            if self.queue_adapter.admits(key) && self.withhold_if_outdated(workload, now) {
                 // It runs again once its job plans no more changes to it.
                 return Plan::default();
             }
@@ -132,9 +132,10 @@ impl Engine {
         may_run && slices::covering(&slices::slices_of(of_job)).is_none()
     }
 
-    /// Reports whether the job of a slice plans to change or delete it. The demand of such a slice
-    /// may be obsolete, and its admission would replace the slice that covers the running pods.
-    fn is_outdated_slice(&mut self, slice: &Workload, now: Timestamp) -> bool {
+    /// Withholds a slice until the next plan of its job if the job plans to change or delete it;
+    /// reports whether the slice is withheld. The demand of such a slice may be obsolete, and its
+    /// admission would replace the slice that covers the running pods.
+    fn withhold_if_outdated(&mut self, slice: &Workload, now: Timestamp) -> bool {
         let Some(job) = owning_job_key(slice) else { return false };
         let key = ObjectKey::of(slice);
         if self.work_queue.is_enqueued(&PlannerKey::Job(job.clone())) {
