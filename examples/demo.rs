@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use sluice_testkit::history::{Change, Recorder};
 use sluice_testkit::timeline::{REORDER_WINDOW, TimelinePrinter};
-use sluice_testkit::{TestEnv, eventually, invariants};
+use sluice_testkit::{TestEnv, TestEnvOptions, eventually, invariants};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -27,7 +27,8 @@ async fn main() -> ExitCode {
         "Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, four fake nodes",
     )
     .await;
-    let env = if keep { TestEnv::start_in(demo_dir(), true).await } else { TestEnv::start().await };
+    let kept_in = keep.then(demo_dir);
+    let env = TestEnv::start_with(TestEnvOptions { kept_in, ..TestEnvOptions::default() }).await;
     let (live, changes) = mpsc::unbounded_channel();
     let recorder = Recorder::start(env.client.clone(), Some(live)).await;
     let print_task = tokio::spawn(print_changes(changes));

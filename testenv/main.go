@@ -27,6 +27,7 @@ const usage = `testenv runs a Kubernetes control plane for tests.
   --node-cpu N      64
   --node-memory N   256Gi
   --node-gpu N      8
+  --type-check-policies  report type errors of admission policies in their statuses
 
 "run" and "start" print one line of JSON when all is ready: {"kubeconfig", "adminKubeconfig", "steer", "logs"}.
 `
@@ -65,6 +66,7 @@ func command(args []string) error {
 		flags.StringVar(&options.NodeCapacity.CPU, "node-cpu", "64", "")
 		flags.StringVar(&options.NodeCapacity.Memory, "node-memory", "256Gi", "")
 		flags.StringVar(&options.NodeCapacity.GPU, "node-gpu", "8", "")
+		flags.BoolVar(&options.TypeCheckPolicies, "type-check-policies", false, "")
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w\n\n%s", err, usage)

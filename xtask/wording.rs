@@ -22,6 +22,7 @@ const RETIRED: &[(&str, &str)] = &[
     (r"(?i)\bunpaid\b", "uncovered"),
     (r"(?i)\bset aside\b", "parked, inadmissible"),
     (r"(?i)\bkept back\b", "reserved"),
+    (r"(?i)\bvictims?\b", "preemption target, preempted workload"),
 ];
 
 /// Names that were retired; a definition or use of one is an error.

@@ -42,15 +42,15 @@ pub(super) fn decision_events(workload: &Workload, decided: &Workload, effect: &
     }
 }
 
-/// Returns the Event on the preemptor that names its victim.
-fn preemptor_event(victim: &Workload, preemption: &Preemption) -> EventRecord {
-    let victim = ObjectRef::of(victim);
-    let (namespace, name) = (victim.namespace.clone().unwrap_or_default(), victim.name.clone());
+/// Returns the Event on the preemptor that names the preempted workload.
+fn preemptor_event(preemptee: &Workload, preemption: &Preemption) -> EventRecord {
+    let preemptee = ObjectRef::of(preemptee);
+    let (namespace, name) = (preemptee.namespace.clone().unwrap_or_default(), preemptee.name.clone());
     EventRecord {
         regarding: ObjectRef {
             namespace: Some(preemption.preemptor.namespace.clone()),
             name: preemption.preemptor.name.clone(),
-            ..victim
+            ..preemptee
         },
         uid: preemption.preemptor_uid.clone(),
         warning: false,

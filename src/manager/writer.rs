@@ -24,7 +24,7 @@ const MAX_IN_FLIGHT: usize = 32;
 /// Timeout of a write. Its outcome is unknown then; the next plan starts from the observed state.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sends writes concurrently, up to [`IN_FLIGHT`].
+/// Sends writes concurrently, up to [`MAX_IN_FLIGHT`].
 #[derive(Clone)]
 pub(super) struct Writer {
     client: Client,

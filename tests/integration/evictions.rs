@@ -90,11 +90,11 @@ async fn preempted_service_is_readmitted_with_the_same_cluster() {
     let suspended = env.ray_clusters().get(&cluster).await.expect("its cluster");
     assert_eq!(suspended.spec.suspend, Some(true));
     eventually("both get an Event", async || {
-        let (victim, job) = (
+        let (preempted, job) = (
             count_events(&env, "Workload", "EvictedDueToPreempted").await,
             count_events(&env, "RayService", "Preempted").await,
         );
-        (victim == 1 && job == 1).then_some(())
+        (preempted == 1 && job == 1).then_some(())
     })
     .await;
 

@@ -158,7 +158,7 @@ async fn wait_for_position(env: &TestEnv, traefik: &Traefik, at: &str, shares: &
 #[ignore = "needs a separate network and Traefik: make gateway"]
 async fn requests_follow_the_reported_weights_and_none_fails() {
     // Given a service that answers requests through a gateway,
-    let env = TestEnv::start().await;
+    let env = TestEnv::start_with_gateway_api().await;
     let traefik = Traefik::start(&env).await;
     let _pods = FakeServe::start(&env).await;
     let _manager = env.manager().await;

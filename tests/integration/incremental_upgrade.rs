@@ -98,7 +98,7 @@ fn max_reserved(history: &[Change]) -> String {
 async fn incremental_upgrade_takes_all_steps_within_its_surge() {
     // Given a service that requests 2500m CPU, in a queue with another 1500m for a head and half of
     // the workers,
-    let fixture = Fixture::start(RayOperatorKind::Ours).await;
+    let fixture = Fixture::start_in(TestEnv::start_with_gateway_api().await, RayOperatorKind::Ours).await;
     let env = &fixture.env;
     let _gateways = FakeGatewayController::start(env).await;
     env.set_quota("4", "8Gi").await;
@@ -134,7 +134,7 @@ async fn incremental_upgrade_takes_all_steps_within_its_surge() {
 #[tokio::test]
 async fn incremental_upgrade_without_quota_for_its_surge_waits_and_resumes() {
     // Given a service whose quota is one milli-CPU short of its surge,
-    let env = TestEnv::start().await;
+    let env = TestEnv::start_with_gateway_api().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
     let _gateways = FakeGatewayController::start(&env).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");

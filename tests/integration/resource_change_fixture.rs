@@ -38,7 +38,11 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) async fn start(operator: RayOperatorKind) -> Self {
-        let env = TestEnv::start().await;
+        Self::start_in(TestEnv::start().await, operator).await
+    }
+
+    /// Starts the operators in a control plane.
+    pub(crate) async fn start_in(env: TestEnv, operator: RayOperatorKind) -> Self {
         let recorder = Recorder::start(env.client.clone(), None).await;
         env.apply(QUEUE_SAMPLE).await.expect("the queue");
         let (manager, operator) = match operator {

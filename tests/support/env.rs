@@ -24,9 +24,20 @@ const SERVICE_ACCOUNT: &str = "sluice";
 const DISABLED_LISTENERS: [&str; 3] =
     ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--webhook-bind-address=0"];
 
+/// Options of a control plane.
+#[derive(Default)]
+pub struct TestEnvOptions<'a> {
+    /// Directory of a control plane that outlives this process; a temporary one otherwise.
+    pub kept_in: Option<PathBuf>,
+    /// Install the CRDs of the Gateway API, which take longer to install than all others together.
+    pub gateway_api: bool,
+    /// Additional `testenv` flags.
+    pub flags: &'a [&'a str],
+}
+
 /// A control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, fake nodes and
-/// fake Ray dashboards, with the Gateway API and everything from `config/` installed except the
-/// Deployment. Dropping the value stops it.
+/// fake Ray dashboards, with everything from `config/` installed except the Deployment. Dropping
+/// the value stops it, unless [`TestEnvOptions::kept_in`] is set.
 pub struct TestEnv {
     /// Stops the control plane when dropped, because its standard input closes.
     _process: Option<Child>,
@@ -53,34 +64,39 @@ struct ControlPlaneInfo {
 }
 
 impl TestEnv {
-    /// Starts a control plane in a temporary directory.
+    /// Starts a control plane in a temporary directory, with nodes and without the Gateway API.
     pub async fn start() -> Self {
-        Self::start_in(temporary_dir(), false).await
+        Self::start_with(TestEnvOptions::default()).await
     }
 
-    /// Starts a control plane without nodes or fake Ray dashboards: the dashboards are those of the
-    /// pods.
+    /// Starts a control plane in a temporary directory, with nodes and the Gateway API.
+    pub async fn start_with_gateway_api() -> Self {
+        Self::start_with(TestEnvOptions { gateway_api: true, ..TestEnvOptions::default() }).await
+    }
+
+    /// Starts a control plane without nodes or fake Ray dashboards, with the Gateway API: the
+    /// dashboards are those of the pods.
     pub async fn start_bare() -> Self {
-        let env = Self::start_with(temporary_dir(), false, &["--nodes=0"]).await;
+        let options = TestEnvOptions { gateway_api: true, flags: &["--nodes=0"], ..TestEnvOptions::default() };
+        let env = Self::start_with(options).await;
         env.write_manager_kubeconfig(&env.kubeconfig).await;
         env
     }
 
-    /// Starts a control plane in `dir`. With `keep`, it outlives this process.
-    pub async fn start_in(dir: PathBuf, keep: bool) -> Self {
-        Self::start_with(dir, keep, &[]).await
-    }
-
-    /// Starts a control plane in `dir` with additional `testenv` flags. With `keep`, it outlives
-    /// this process.
-    pub async fn start_with(dir: PathBuf, keep: bool, flags: &[&str]) -> Self {
+    /// Starts a control plane.
+    pub async fn start_with(options: TestEnvOptions<'_>) -> Self {
+        let (dir, keep) = match options.kept_in {
+            Some(dir) => (dir, true),
+            None => (temporary_dir(), false),
+        };
         std::fs::create_dir_all(&dir).expect("a directory for the control plane");
         let mut command = Command::new(testenv_binary());
         command.arg(if keep { "start" } else { "run" }).arg("--dir").arg(&dir);
-        for crds in [repository_root().join("config/crd"), cache_dir().join("gateway-crds")] {
-            command.arg("--crds").arg(crds);
+        command.arg("--crds").arg(repository_root().join("config/crd"));
+        if options.gateway_api {
+            command.arg("--crds").arg(cache_dir().join("gateway-crds"));
         }
-        command.args(flags);
+        command.args(options.flags);
         let mut process = command
             .stdin(if keep { Stdio::null() } else { Stdio::piped() })
             .stdout(Stdio::piped())

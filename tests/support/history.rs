@@ -106,6 +106,7 @@ pub struct Recorder {
     client: Client,
     changes: Arc<Mutex<Vec<Change>>>,
     gap: Arc<Mutex<Option<String>>>,
+    serves_gateway_api: bool,
     _watches: JoinSet<()>,
 }
 
@@ -124,11 +125,14 @@ impl Recorder {
         watches.spawn(tape.clone().follow(Object::RayCluster));
         watches.spawn(tape.clone().follow(Object::Pod));
         watches.spawn(tape.clone().follow(Object::Service));
-        watches.spawn(tape.follow(Object::HTTPRoute));
+        let serves_gateway_api = serves_gateway_api(&client).await;
+        if serves_gateway_api {
+            watches.spawn(tape.follow(Object::HTTPRoute));
+        }
         for _ in 0..watches.len() {
             readied.recv().await.expect("a watch that starts");
         }
-        Self { client, changes, gap: hole, _watches: watches }
+        Self { client, changes, gap: hole, serves_gateway_api, _watches: watches }
     }
 
     /// Returns all changes so far, in order.
@@ -142,7 +146,9 @@ impl Recorder {
         self.catch_up::<RayService>().await;
         self.catch_up::<RayCluster>().await;
         self.catch_up::<Pod>().await;
-        self.catch_up::<HTTPRoute>().await;
+        if self.serves_gateway_api {
+            self.catch_up::<HTTPRoute>().await;
+        }
         if let Some(hole) = &*self.gap.lock().expect("the recorder") {
             panic!("the history has a gap: {hole}");
         }
@@ -165,6 +171,11 @@ impl Recorder {
         })
         .await;
     }
+}
+
+async fn serves_gateway_api(client: &Client) -> bool {
+    let groups = client.list_api_groups().await.expect("the API groups");
+    groups.groups.iter().any(|group| group.name == HTTPRoute::group(&()))
 }
 
 #[derive(Clone)]

@@ -20,4 +20,4 @@ pub mod recorded_responses;
 pub mod timeline;
 pub mod traefik;
 
-pub use env::{Manager, TestEnv, eventually, eventually_or_err, next_second, poll_until};
+pub use env::{Manager, TestEnv, TestEnvOptions, eventually, eventually_or_err, next_second, poll_until};

@@ -6,8 +6,8 @@ use std::process::Stdio;
 
 use tokio::process::{Child, Command};
 
-use super::TestEnv;
-use super::env::{cache_dir, next_id};
+use super::env::cache_dir;
+use super::{TestEnv, TestEnvOptions};
 
 /// Starts a control plane with the CRDs of KubeRay and Kueue.
 pub async fn start_control_plane() -> TestEnv {
@@ -16,8 +16,8 @@ pub async fn start_control_plane() -> TestEnv {
 
 /// Starts a control plane with KubeRay's CRDs from a directory.
 pub async fn start_control_plane_with_crds(definitions: &Path) -> TestEnv {
-    let dir = std::env::temp_dir().join(format!("sluice-kuberay-{}-{}", std::process::id(), next_id()));
-    TestEnv::start_with(dir, false, &["--crds", definitions.to_str().expect("a path in UTF-8")]).await
+    let flags = ["--crds", definitions.to_str().expect("a path in UTF-8")];
+    TestEnv::start_with(TestEnvOptions { flags: &flags, ..TestEnvOptions::default() }).await
 }
 
 /// A running KubeRay operator. Dropping the value kills it.

@@ -106,7 +106,7 @@ struct Request {
 }
 
 /// The tracker, and an API server that writes are sent to.
-struct World {
+struct Harness {
     tracker: WriteTracker,
     observed: ClusterState,
     now: Timestamp,
@@ -118,7 +118,7 @@ struct World {
     blocked: BTreeSet<PlannerKey>,
 }
 
-impl World {
+impl Harness {
     fn new() -> Self {
         Self {
             tracker: WriteTracker::default(),
@@ -434,43 +434,43 @@ proptest! {
 
     #[test]
     fn nothing_is_tracked_and_no_planner_is_blocked_once_all_writes_have_settled(history in histories()) {
-        let mut world = World::new();
+        let mut harness = Harness::new();
         for step in history {
-            world.run(step);
+            harness.run(step);
         }
-        world.settle();
-        prop_assert_eq!(tracked(&world.tracker).map(|(_, count)| count), [0; 7], "{:?}", world.tracker);
-        prop_assert_eq!(world.tracker.next_deadline(), None);
-        prop_assert_eq!(world.blocked, BTreeSet::new());
+        harness.settle();
+        prop_assert_eq!(tracked(&harness.tracker).map(|(_, count)| count), [0; 7], "{:?}", harness.tracker);
+        prop_assert_eq!(harness.tracker.next_deadline(), None);
+        prop_assert_eq!(harness.blocked, BTreeSet::new());
     }
 }
 
 /// A deletion that an interrupted watch hides: the next version is another object of that name.
 #[test]
 fn deletion_is_settled_by_a_new_object_of_the_same_name() {
-    let mut world = World::new();
-    world.edit(0);
-    world.relist();
-    world.plan(1, Some(0), Planned::Delete { foreground: false }, None);
-    world.process(0, Fate::Processed);
-    world.edit(0);
-    world.relist();
+    let mut harness = Harness::new();
+    harness.edit(0);
+    harness.relist();
+    harness.plan(1, Some(0), Planned::Delete { foreground: false }, None);
+    harness.process(0, Fate::Processed);
+    harness.edit(0);
+    harness.relist();
 
-    world.respond(0);
+    harness.respond(0);
 
-    assert_eq!(world.tracker.in_flight.len(), 0, "the new object can be written");
+    assert_eq!(harness.tracker.in_flight.len(), 0, "the new object can be written");
 }
 
 /// An HTTP 404 about the namespace or the kind does not report that the object is gone.
 #[test]
 fn deletion_that_is_not_found_for_another_reason_is_planned_again() {
-    let mut world = World::new();
-    world.edit(1);
-    world.relist();
-    world.plan(0, Some(1), Planned::Delete { foreground: false }, None);
-    world.process(0, Fate::Refused(404));
+    let mut harness = Harness::new();
+    harness.edit(1);
+    harness.relist();
+    harness.plan(0, Some(1), Planned::Delete { foreground: false }, None);
+    harness.process(0, Fate::Refused(404));
 
-    world.respond(0);
+    harness.respond(0);
 
-    assert_eq!(world.tracker.in_flight.len(), 0, "no watch event of a deletion follows");
+    assert_eq!(harness.tracker.in_flight.len(), 0, "no watch event of a deletion follows");
 }

@@ -36,8 +36,8 @@ impl TargetSearch<'_> {
             .hierarchical
             .into_iter()
             .chain(cohort_candidates.by_priority)
-            .chain(own.into_iter().map(|victim| CohortCandidate {
-                target: victim,
+            .chain(own.into_iter().map(|target| CohortCandidate {
+                target,
                 lowest_common_cohort: self.node,
                 only_without_borrowing: false,
             }))
@@ -57,7 +57,7 @@ impl TargetSearch<'_> {
                 &[Borrowing::Allowed, Borrowing::Forbidden]
             };
         let found = attempts.iter().map(|borrowing| self.remove_until_fits(want, &candidates, *borrowing));
-        found.into_iter().find(|victims| !victims.is_empty()).unwrap_or_default()
+        found.into_iter().find(|targets| !targets.is_empty()).unwrap_or_default()
     }
 
     /// Simulates preemption of the candidates in order until the workload fits. Returns the fewest
@@ -68,18 +68,18 @@ impl TargetSearch<'_> {
         candidates: &[CohortCandidate],
         borrowing: Borrowing,
     ) -> Vec<Target> {
-        let mut victims = Vec::new();
+        let mut targets = Vec::new();
         for candidate in candidates {
             if !self.still_valid(candidate, want, borrowing) {
                 continue;
             }
             self.evict(&candidate.target);
-            victims.push(candidate.target.clone());
+            targets.push(candidate.target.clone());
             if self.fits(want, borrowing) {
-                return self.fill_back(victims, |search| search.fits(want, borrowing));
+                return self.fill_back(targets, |search| search.fits(want, borrowing));
             }
         }
-        self.restore_all(&victims);
+        self.restore_all(&targets);
         Vec::new()
     }
 
@@ -133,14 +133,14 @@ impl TargetSearch<'_> {
         want: &PreemptionRequest<'_>,
     ) -> Vec<CohortCandidate> {
         let candidates = self.candidate_filter().reclaimable(node, *want, PreemptionReason::InCohortReclamation);
-        let cohort_candidates = candidates.map(|mut victim| {
-            let above_threshold = victim.order.priority >= self.priority
-                || self.policy.max_priority_threshold.is_some_and(|threshold| victim.order.priority > threshold);
+        let cohort_candidates = candidates.map(|mut target| {
+            let above_threshold = target.order.priority >= self.priority
+                || self.policy.max_priority_threshold.is_some_and(|threshold| target.order.priority > threshold);
             let unless_borrowing = !by_right && (!self.policy.borrow_within_cohort || above_threshold);
             if !by_right && !unless_borrowing {
-                victim.reason = PreemptionReason::InCohortReclaimWhileBorrowing;
+                target.reason = PreemptionReason::InCohortReclaimWhileBorrowing;
             }
-            CohortCandidate { target: victim, lowest_common_cohort: common, only_without_borrowing: unless_borrowing }
+            CohortCandidate { target, lowest_common_cohort: common, only_without_borrowing: unless_borrowing }
         });
         cohort_candidates.collect()
     }

@@ -31,8 +31,8 @@ impl<'a> CandidateQueues<'a> {
     /// Restores the skipped candidates for a second pass, ahead of those that were not examined.
     fn retry_with(mut self, spared: Vec<Target>) -> Self {
         let mut of: BTreeMap<NodeId, Vec<Target>> = BTreeMap::new();
-        for victim in spared {
-            of.entry(victim.cluster_queue).or_default().push(victim);
+        for target in spared {
+            of.entry(target.cluster_queue).or_default().push(target);
         }
         for (node, spared) in of {
             let rest = self.by_cluster_queue.remove(&node).into_iter().flatten();
@@ -97,7 +97,7 @@ impl TargetSearch<'_> {
         }
         // If the workload does not borrow without its own targets, dropping one of them must not
         // make it borrow: it would be preempted in turn.
-        let may_borrow = pass.targets.iter().all(|victim| victim.cluster_queue == self.node)
+        let may_borrow = pass.targets.iter().all(|target| target.cluster_queue == self.node)
             || !self.fits(want, Borrowing::Forbidden);
         let borrowing = if may_borrow { Borrowing::Allowed } else { Borrowing::Forbidden };
         self.fill_back(pass.targets, |search| search.fits(want, borrowing))
@@ -147,17 +147,17 @@ impl TargetSearch<'_> {
         let entitled = !want.needs_preemption.iter().any(|fr| self.tree.borrows(self.node, *fr, UsageView::Planned));
         let rule = strategies.first().copied().unwrap_or(PreemptionStrategy::LessThanOrEqualToFinalShare);
         while let Some(node) = self.next_cluster_queue(candidates, entitled) {
-            let victim = if node == self.node {
+            let target = if node == self.node {
                 candidates.pop(self.tree, node)
             } else if entitled {
-                let victim = candidates.pop(self.tree, node);
-                victim.map(|victim| Target { reason: PreemptionReason::InCohortReclamation, ..victim })
+                let target = candidates.pop(self.tree, node);
+                target.map(|target| Target { reason: PreemptionReason::InCohortReclamation, ..target })
             } else {
                 self.first_allowed_by_strategy(node, rule, candidates, &mut pass.skipped)
             };
-            let Some(victim) = victim else { continue };
-            self.evict(&victim);
-            pass.targets.push(victim);
+            let Some(target) = target else { continue };
+            self.evict(&target);
+            pass.targets.push(target);
             if self.fits_with_usage_added(want) {
                 pass.fits = true;
                 return pass;
@@ -177,21 +177,21 @@ impl TargetSearch<'_> {
     ) -> Option<Target> {
         let (ours, theirs) = self.subtrees_below_common(node)?;
         let (our_share, their_share) = (self.share(ours), self.share(theirs));
-        while let Some(victim) = candidates.pop(self.tree, node) {
+        while let Some(target) = candidates.pop(self.tree, node) {
             let allowed = match rule {
                 PreemptionStrategy::LessThanOrEqualToFinalShare => {
-                    self.evict(&victim);
+                    self.evict(&target);
                     let left = self.share(theirs);
-                    self.restore(&victim);
+                    self.restore(&target);
                     our_share.compare(left).is_le()
                 }
                 PreemptionStrategy::LessThanInitialShare => our_share.compare(their_share).is_lt(),
             };
             // If a part is skipped, the parts that depend on it are skipped too.
-            if allowed && !spared.iter().any(|kept| victim.depends_on(kept)) {
-                return Some(victim);
+            if allowed && !spared.iter().any(|kept| target.depends_on(kept)) {
+                return Some(target);
             }
-            spared.push(victim);
+            spared.push(target);
         }
         None
     }
@@ -210,9 +210,9 @@ impl TargetSearch<'_> {
             let allowed = self
                 .subtrees_below_common(node)
                 .is_some_and(|(ours, theirs)| self.share(ours).compare(self.share(theirs)).is_lt());
-            if let Some(victim) = candidates.pop(self.tree, node).filter(|_| allowed) {
-                self.evict(&victim);
-                pass.targets.push(victim);
+            if let Some(target) = candidates.pop(self.tree, node).filter(|_| allowed) {
+                self.evict(&target);
+                pass.targets.push(target);
                 if self.fits_with_usage_added(want) {
                     pass.fits = true;
                     return pass;
@@ -316,7 +316,7 @@ impl TargetSearch<'_> {
         let by_first = || {
             let mut key = |node: NodeId| {
                 let first = candidates.first(self.tree, node);
-                first.map(|victim| (node == self.node, victim.order.clone()))
+                first.map(|target| (node == self.node, target.order.clone()))
             };
             key(b).cmp(&key(a))
         };

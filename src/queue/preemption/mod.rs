@@ -45,19 +45,19 @@ impl Target {
 }
 
 /// Merges the parts of each workload into one target.
-fn merge_by_workload(victims: Vec<Target>) -> Vec<Target> {
-    let mut losses: Vec<Target> = Vec::new();
-    for victim in victims {
-        match losses.iter_mut().find(|loss| loss.order.workload == victim.order.workload) {
-            Some(loss) => {
-                let charge = Arc::make_mut(&mut loss.usage);
-                victim.usage.iter().for_each(|(fr, amount)| add_to(charge, *fr, *amount));
-                loss.order.scope = loss.order.scope.max(victim.order.scope);
+fn merge_by_workload(targets: Vec<Target>) -> Vec<Target> {
+    let mut merged: Vec<Target> = Vec::new();
+    for target in targets {
+        match merged.iter_mut().find(|earlier| earlier.order.workload == target.order.workload) {
+            Some(earlier) => {
+                let usage = Arc::make_mut(&mut earlier.usage);
+                target.usage.iter().for_each(|(fr, amount)| add_to(usage, *fr, *amount));
+                earlier.order.scope = earlier.order.scope.max(target.order.scope);
             }
-            None => losses.push(victim),
+            None => merged.push(target),
         }
     }
-    losses
+    merged
 }
 
 /// The search for preemption targets for one workload in one ClusterQueue.
@@ -100,13 +100,13 @@ impl PreemptionOracle for TargetSearch<'_> {
 
     fn simulate_preemption(&mut self, fr: FlavorResourceId, amount: i128) -> AssignmentMode {
         let usage = FlavorResourceQuantities::from([(fr, amount)]);
-        let victims = self.find_targets(&usage, &[fr]);
+        let targets = self.find_targets(&usage, &[fr]);
         self.without_predecessor(|search| {
-            search.evict_all(&victims);
+            search.evict_all(&targets);
             let level = search.tree.lowest_fit(search.node, fr, amount, UsageView::Planned, 0).height;
-            search.restore_all(&victims);
-            let own = victims.iter().any(|victim| victim.cluster_queue == search.node);
-            let mode = match (victims.is_empty(), own) {
+            search.restore_all(&targets);
+            let own = targets.iter().any(|target| target.cluster_queue == search.node);
+            let mode = match (targets.is_empty(), own) {
                 (true, _) => PreemptionMode::NoPreemptionCandidates,
                 (false, true) => PreemptionMode::Preempt,
                 (false, false) => PreemptionMode::Reclaim,
@@ -165,24 +165,24 @@ impl TargetSearch<'_> {
     }
 
     /// Removes the usage of a target from the tree.
-    fn evict(&mut self, victim: &Target) {
-        self.add_usage(victim.cluster_queue, victim.usage.iter(), -1);
+    fn evict(&mut self, target: &Target) {
+        self.add_usage(target.cluster_queue, target.usage.iter(), -1);
     }
 
     /// Adds the usage of an evicted target again.
-    fn restore(&mut self, victim: &Target) {
-        self.add_usage(victim.cluster_queue, victim.usage.iter(), 1);
+    fn restore(&mut self, target: &Target) {
+        self.add_usage(target.cluster_queue, target.usage.iter(), 1);
     }
 
-    fn evict_all(&mut self, victims: &[Target]) {
-        for victim in victims {
-            self.evict(victim);
+    fn evict_all(&mut self, targets: &[Target]) {
+        for target in targets {
+            self.evict(target);
         }
     }
 
-    fn restore_all(&mut self, victims: &[Target]) {
-        for victim in victims {
-            self.restore(victim);
+    fn restore_all(&mut self, targets: &[Target]) {
+        for target in targets {
+            self.restore(target);
         }
     }
 
@@ -197,20 +197,20 @@ impl TargetSearch<'_> {
 
     /// Drops targets that are not needed, in reverse order, and then adds the usage of all targets
     /// again.
-    fn fill_back(&mut self, mut victims: Vec<Target>, fits: impl Fn(&mut Self) -> bool) -> Vec<Target> {
-        for index in (0..victims.len().saturating_sub(1)).rev() {
+    fn fill_back(&mut self, mut targets: Vec<Target>, fits: impl Fn(&mut Self) -> bool) -> Vec<Target> {
+        for index in (0..targets.len().saturating_sub(1)).rev() {
             // A part that a later part depends on can only be dropped after it.
-            if victims.iter().any(|victim| victim.depends_on(&victims[index])) {
+            if targets.iter().any(|target| target.depends_on(&targets[index])) {
                 continue;
             }
-            self.restore(&victims[index]);
+            self.restore(&targets[index]);
             if fits(self) {
-                victims.swap_remove(index);
+                targets.swap_remove(index);
             } else {
-                self.evict(&victims[index]);
+                self.evict(&targets[index]);
             }
         }
-        self.restore_all(&victims);
-        victims
+        self.restore_all(&targets);
+        targets
     }
 }

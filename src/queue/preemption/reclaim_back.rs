@@ -35,10 +35,10 @@ impl TargetSearch<'_> {
         let mut spared = BTreeMap::new();
         loop {
             let want = PreemptionRequest { usage, needs_preemption: short, exempt: &spared };
-            let victims = find(self, &want);
-            match self.would_be_reclaimed(&victims, &want) {
+            let targets = find(self, &want);
+            match self.would_be_reclaimed(&targets, &want) {
                 Some((workload, loss)) => spared.insert(workload, loss),
-                None => return victims,
+                None => return targets,
             };
         }
     }
@@ -47,29 +47,29 @@ impl TargetSearch<'_> {
     /// would.
     fn would_be_reclaimed(
         &mut self,
-        victims: &[Target],
+        targets: &[Target],
         want: &PreemptionRequest<'_>,
     ) -> Option<(WorkloadId, PreemptionScope)> {
-        if victims.iter().all(|victim| victim.cluster_queue == self.node) {
+        if targets.iter().all(|target| target.cluster_queue == self.node) {
             return None;
         }
-        self.evict_all(victims);
+        self.evict_all(targets);
         self.add_usage(self.node, want.usage, 1);
-        let queues: BTreeSet<NodeId> = victims.iter().map(|victim| victim.cluster_queue).collect();
+        let queues: BTreeSet<NodeId> = targets.iter().map(|target| target.cluster_queue).collect();
         let claiming: Vec<NodeId> = queues
             .into_iter()
-            .filter(|node| *node != self.node && self.may_reclaim_back(*node, victims, want.needs_preemption))
+            .filter(|node| *node != self.node && self.may_reclaim_back(*node, targets, want.needs_preemption))
             .collect();
-        let theirs = victims.iter().filter(|victim| claiming.contains(&victim.cluster_queue));
-        let last = theirs.map(|victim| &victim.order).max().map(|rank| (rank.workload, rank.scope));
+        let theirs = targets.iter().filter(|target| claiming.contains(&target.cluster_queue));
+        let last = theirs.map(|target| &target.order).max().map(|rank| (rank.workload, rank.scope));
         self.add_usage(self.node, want.usage, -1);
-        self.restore_all(victims);
+        self.restore_all(targets);
         last
     }
 
     /// Reports whether a ClusterQueue could reclaim from the preemptor once that is admitted: the
     /// amount that it is entitled to and has requests for exceeds the available amount.
-    fn may_reclaim_back(&self, node: NodeId, victims: &[Target], short: &[FlavorResourceId]) -> bool {
+    fn may_reclaim_back(&self, node: NodeId, targets: &[Target], short: &[FlavorResourceId]) -> bool {
         let Some(state) = self.queues.get(node) else { return false };
         let Some(quota) = state.config.as_ref() else { return false };
         let lent: Vec<(FlavorResourceId, i128, i128)> =
@@ -77,7 +77,7 @@ impl TargetSearch<'_> {
         if lent.is_empty() || quota.preemption.reclaim_within_cohort == ReclaimPolicy::Never {
             return false;
         }
-        let claims = self.reclaim_claims(node, state, quota, victims, short);
+        let claims = self.reclaim_claims(node, state, quota, targets, short);
         lent.into_iter().any(|(fr, right, free)| {
             let asked = claims.iter().map(|claim| {
                 let ask = claim.requests.iter().find(|(asked, _)| *asked == fr).map_or(0, |(_, amount)| *amount);
@@ -112,12 +112,12 @@ impl TargetSearch<'_> {
         node: NodeId,
         state: &CachedClusterQueue,
         quota: &ClusterQueueConfig,
-        victims: &[Target],
+        targets: &[Target],
         short: &[FlavorResourceId],
     ) -> Vec<ReclaimClaim> {
-        let of_victims = victims.iter().filter(|victim| victim.cluster_queue == node).map(|victim| {
-            let asks = short.iter().filter_map(|fr| Some((*fr, *victim.usage.get(fr)?)));
-            ReclaimClaim { priority: victim.order.priority, requests: asks.collect(), count: 1 }
+        let of_targets = targets.iter().filter(|target| target.cluster_queue == node).map(|target| {
+            let asks = short.iter().filter_map(|fr| Some((*fr, *target.usage.get(fr)?)));
+            ReclaimClaim { priority: target.order.priority, requests: asks.collect(), count: 1 }
         });
         let waiting = state.pending_queue.classes().map(|class| self.pending_claim(node, quota, class, short));
         let may = |claim: &ReclaimClaim| match quota.preemption.reclaim_within_cohort {
@@ -129,7 +129,7 @@ impl TargetSearch<'_> {
             let mut asks = claim.requests.iter().filter(|(_, amount)| *amount > 0);
             asks.all(|(fr, amount)| !self.tree.would_borrow(node, *fr, *amount, UsageView::Planned))
         };
-        of_victims.chain(waiting).filter(|claim| may(claim) && within(claim)).collect()
+        of_targets.chain(waiting).filter(|claim| may(claim) && within(claim)).collect()
     }
 
     /// Returns the smallest requests of a queued class, less the usage of its predecessor.

@@ -104,16 +104,16 @@ impl Scheduler {
                 outcome.capacity_released |= self.drop_superseded_admissions(workload, admitted);
                 admitted.push(workload);
             }
-            Outcome::Preempt(victims) => {
-                reservation.preemption_issued = !victims.is_empty();
+            Outcome::Preempt(targets) => {
+                reservation.preemption_issued = !targets.is_empty();
                 reservation.queue_position =
                     self.workloads.get(workload).and_then(|slot| slot.accounting.queue_position.clone());
                 outcome.capacity_released |= reservation.preemption_issued;
                 outcome.cluster_queue_done = strict;
-                for victim in victims {
-                    outcome.changed_cluster_queues.insert(victim.cluster_queue);
-                    self.mark_related_slices(victim.order.workload, &mut outcome);
-                    self.issue_preemption(&victim, workload, node);
+                for target in targets {
+                    outcome.changed_cluster_queues.insert(target.cluster_queue);
+                    self.mark_related_slices(target.order.workload, &mut outcome);
+                    self.issue_preemption(&target, workload, node);
                 }
                 self.reserve(root, reservation);
             }
@@ -211,20 +211,20 @@ impl Scheduler {
     }
 
     /// Evicts a target, or the preempted part of it.
-    fn issue_preemption(&mut self, victim: &Target, by: WorkloadId, node: NodeId) {
+    fn issue_preemption(&mut self, target: &Target, by: WorkloadId, node: NodeId) {
         let Some(preemptor) = self.workloads.get(by) else { return };
         let preemption = Preemption {
             preemptor: preemptor.info.key.clone(),
             preemptor_uid: preemptor.info.uid.to_string(),
             preemptor_job_uid: preemptor.info.job_uid.clone(),
-            reason: victim.reason,
+            reason: target.reason,
             preemptor_path: self.tree.path(node),
-            preemptee_path: self.tree.path(victim.cluster_queue),
+            preemptee_path: self.tree.path(target.cluster_queue),
         };
         self.decision_count += 1;
-        let id = victim.order.workload;
+        let id = target.order.workload;
         if let Some(slot) = self.workloads.get_mut(id) {
-            match victim.order.scope {
+            match target.order.scope {
                 PreemptionScope::Part(part) => slot.pending_partial_preemption = Some((part, Box::new(preemption))),
                 PreemptionScope::Whole => slot.pending_preemption = Some(Box::new(preemption)),
             }

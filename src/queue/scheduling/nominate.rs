@@ -16,7 +16,7 @@ use sluice_api::kueue::cluster_queue::ReclaimPolicy;
 /// Result of an attempt to assign flavors.
 enum AttemptResult {
     /// Fits now (`admission` is set), or after these and earlier evictions.
-    Assigned { assignment: Assignment, victims: Vec<Target>, admission: Option<Admission> },
+    Assigned { assignment: Assignment, targets: Vec<Target>, admission: Option<Admission> },
     /// Does not fit. `without_candidates` is an assignment that would need preemption without
     /// candidates.
     NotAdmissible { needs: Vec<QuotaNeed>, without_candidates: Option<Assignment> },
@@ -34,7 +34,7 @@ impl Scheduler {
             let whole = self.is_all_or_nothing(&rank);
             let preempts = self.workloads.get(rank.workload).is_some_and(|slot| slot.reserved_assignment.is_some());
             match self.try_assign(rank.workload, node)? {
-                AttemptResult::Assigned { mut assignment, victims, admission } => {
+                AttemptResult::Assigned { mut assignment, targets, admission } => {
                     let follows = self.subtract_predecessor(rank.workload, node, &mut assignment.usage);
                     let level = assignment.mode.borrowing_level;
                     let fits = assignment.mode.preemption == PreemptionMode::Fit;
@@ -56,7 +56,7 @@ impl Scheduler {
                         has_reservation: preempts,
                         validity: holds,
                         has_fixed_usage: one_choice && whole && !follows,
-                        outcome: admission.map_or(Outcome::Preempt(victims), Outcome::Admit),
+                        outcome: admission.map_or(Outcome::Preempt(targets), Outcome::Admit),
                         finished_turns: 0,
                     });
                 }
@@ -245,17 +245,17 @@ fn try_counts(attempt: &FlavorAssigner<'_>, search: &mut TargetSearch<'_>, count
     match assignment.mode.preemption {
         PreemptionMode::Fit => {
             let admission = Some(attempt.to_admission(&assignment));
-            AttemptResult::Assigned { assignment, victims: Vec::new(), admission }
+            AttemptResult::Assigned { assignment, targets: Vec::new(), admission }
         }
         PreemptionMode::FitAfterEvictions => {
-            AttemptResult::Assigned { assignment, victims: Vec::new(), admission: None }
+            AttemptResult::Assigned { assignment, targets: Vec::new(), admission: None }
         }
         PreemptionMode::Preempt | PreemptionMode::Reclaim => {
-            let victims = search.find_targets(&assignment.usage, &assignment.needs_preemption);
-            if victims.is_empty() {
+            let targets = search.find_targets(&assignment.usage, &assignment.needs_preemption);
+            if targets.is_empty() {
                 AttemptResult::NotAdmissible { needs, without_candidates: Some(assignment) }
             } else {
-                AttemptResult::Assigned { assignment, victims, admission: None }
+                AttemptResult::Assigned { assignment, targets, admission: None }
             }
         }
         PreemptionMode::NoPreemptionCandidates => {

@@ -8,7 +8,7 @@ use super::fixture::{Cluster, timestamp};
 use super::generators::{
     Change, ClusterPlan, apply_decisions, cluster_plans, histories, is_being_evicted, is_releasing_part, release_part,
 };
-use super::oracle::World;
+use super::oracle::Snapshot;
 use super::proptest_config;
 use crate::log::replay;
 use crate::partial_preemption::PreemptionScope;
@@ -19,17 +19,17 @@ use sluice_api::quantity::Amount;
 /// Iteration limit for detecting non-convergence.
 const MAX_CYCLES: usize = 200;
 
-/// Runs a history; calls `check` in every cycle with the world before it, the cluster and the
+/// Runs a history; calls `check` in every cycle with the snapshot before it, the cluster and the
 /// decisions.
 fn run_history(
     plan: &ClusterPlan,
     history: &[Vec<Change>],
-    mut check: impl FnMut(&World, &Cluster, &[Decision]) -> Result<(), TestCaseError>,
+    mut check: impl FnMut(&Snapshot, &Cluster, &[Decision]) -> Result<(), TestCaseError>,
 ) -> Result<(ClusterPlan, Cluster), TestCaseError> {
     let (mut plan, mut cluster) = (plan.clone(), plan.new_cluster());
     for acts in history {
         acts.iter().for_each(|act| plan.apply(&mut cluster, act));
-        let before = World::of(&cluster);
+        let before = Snapshot::of(&cluster);
         let effects = cluster.cycle();
         check(&before, &cluster, &effects)?;
         apply_decisions(&mut cluster, &effects);
@@ -141,7 +141,7 @@ proptest! {
         run_history(&plan, &history, |before, cluster, effects| {
             let mut after = cluster.clone();
             apply_decisions(&mut after, effects);
-            let worse = World::of(&after).newly_overcommitted(before);
+            let worse = Snapshot::of(&after).newly_overcommitted(before);
             prop_assert!(worse.is_empty(), "{:?}\n{}", worse, before.summary());
             Ok(())
         })?;
@@ -184,7 +184,7 @@ proptest! {
     fn preemption_targets_are_minimal(plan in cluster_plans(), history in histories()) {
         run_history(&plan.with_one_flavor_and_best_effort(), &history, |before, cluster, effects| {
             let targets = targets_by_preemptor(effects);
-            // Only cycles with one reservation and no admission are checked: the world before the
+            // Only cycles with one reservation and no admission are checked: the snapshot before the
             // cycle does not contain the others.
             let reservations = cluster.scheduler.reservations.values().flatten().count();
             let admitted = effects.iter().any(|effect| matches!(effect, Decision::Admit { .. }));

@@ -164,13 +164,13 @@ proptest! {
     /// A workload that fits is admitted. One with a deficit is not, is admitted with the reported
     /// nominal quota, and is not with one unit less.
     #[test]
-    fn reported_nominal_quota_is_exactly_sufficient(world in feasibility_case()) {
-        match world.feasibility() {
-            Feasibility::Fits => prop_assert!(world.is_admitted()),
+    fn reported_nominal_quota_is_exactly_sufficient(case in feasibility_case()) {
+        match case.feasibility() {
+            Feasibility::Fits => prop_assert!(case.is_admitted()),
             Feasibility::NoMatchingFlavor(rejections) => prop_assert!(false, "every flavor matches every pod: {rejections:?}"),
             Feasibility::ExceedsQuota(deficits) => {
-                prop_assert!(!world.is_admitted());
-                let mut enough = world.clone();
+                prop_assert!(!case.is_admitted());
+                let mut enough = case.clone();
                 for deficit in &deficits {
                     *enough.nominal_quota_mut(deficit) = deficit.required_nominal.get();
                 }
@@ -186,11 +186,11 @@ proptest! {
 
     /// Raising the binding limit to the reported value is enough too, and one unit less is not.
     #[test]
-    fn reported_binding_limit_is_exactly_sufficient(world in feasibility_case()) {
-        let Feasibility::ExceedsQuota(deficits) = world.feasibility() else { return Ok(()) };
+    fn reported_binding_limit_is_exactly_sufficient(case in feasibility_case()) {
+        let Feasibility::ExceedsQuota(deficits) = case.feasibility() else { return Ok(()) };
         let [deficit] = deficits.as_slice() else { return Ok(()) };
         let Some(limit) = deficit.required_limit else { return Ok(()) };
-        let mut enough = world.clone();
+        let mut enough = case.clone();
         *enough.binding_limit_mut(deficit) = limit.get();
         prop_assert!(enough.is_admitted(), "{deficit:?}");
         *enough.binding_limit_mut(deficit) -= 1;
@@ -200,7 +200,7 @@ proptest! {
 
 #[test]
 fn quota_deficit_reports_required_quota_and_binding_limit() {
-    let world = FeasibilityCase {
+    let case = FeasibilityCase {
         queue_quotas: vec![QuotaLimits { nominal: 4, borrowing: Some(1), lending: None }],
         sibling_quotas: vec![QuotaLimits { nominal: 3, borrowing: None, lending: None }],
         cohort_quotas: Some(vec![QuotaLimits { nominal: 0, borrowing: None, lending: None }]),
@@ -219,7 +219,7 @@ fn quota_deficit_reports_required_quota_and_binding_limit() {
         required_nominal: Amount::new(5),
         required_limit: Some(Amount::new(2)),
     };
-    assert_eq!(world.feasibility(), Feasibility::ExceedsQuota(vec![deficit]));
+    assert_eq!(case.feasibility(), Feasibility::ExceedsQuota(vec![deficit]));
 }
 
 #[test]

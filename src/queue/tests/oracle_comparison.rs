@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::fixture::Cluster;
 use super::generators::{Change, ClusterPlan, apply_decisions, cluster_plans, histories};
-use super::oracle::{self, Admitted, World, run_cycle};
+use super::oracle::{self, Admitted, Snapshot, run_cycle};
 use super::proptest_config;
 use crate::partial_preemption::PreemptionScope;
 use crate::tree::NodeId;
@@ -100,12 +100,12 @@ fn assert_same_decisions(plan: &ClusterPlan, history: &[Vec<Change>], restarts: 
         if restarts {
             cluster.restart();
         }
-        let world = World::of(&cluster);
-        let (expected, asleep) = (run_cycle(&world), idle_trees(&cluster));
+        let snapshot = Snapshot::of(&cluster);
+        let (expected, asleep) = (run_cycle(&snapshot), idle_trees(&cluster));
         let effects = cluster.cycle();
         let decided = without_idle_trees(to_oracle_decision(&cluster, &effects), &cluster, &asleep);
         let expected = without_idle_trees(expected, &cluster, &asleep);
-        prop_assert_eq!(decided, expected, "{}{}", world.summary(), pending_causes(&cluster));
+        prop_assert_eq!(decided, expected, "{}{}", snapshot.summary(), pending_causes(&cluster));
         apply_decisions(&mut cluster, &effects);
     }
     Ok(())

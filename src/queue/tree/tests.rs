@@ -106,23 +106,23 @@ fn cohort_cycle_is_reported_by_name_and_cut() {
 type NodeParameters = (Option<u8>, i64, Option<i64>, Option<i64>);
 
 #[derive(Debug, Clone)]
-struct World {
+struct TreeSpec {
     nodes: Vec<NodeParameters>,
     usage: Vec<(u8, i64)>,
 }
 
-fn worlds() -> impl Strategy<Value = World> {
+fn trees() -> impl Strategy<Value = TreeSpec> {
     let limit = || proptest::option::of(0..6_i64);
     let nodes = prop::collection::vec((proptest::option::of(0..4_u8), 0..10_i64, limit(), limit()), 4..9);
-    (nodes, prop::collection::vec((0..5_u8, 1..9_i64), 0..20)).prop_map(|(nodes, usage)| World { nodes, usage })
+    (nodes, prop::collection::vec((0..5_u8, 1..9_i64), 0..20)).prop_map(|(nodes, usage)| TreeSpec { nodes, usage })
 }
 
 /// The first four nodes are Cohorts below earlier ones only; the others are ClusterQueues.
-fn build(world: &World) -> (CohortTree, FlavorResourceId, Vec<NodeId>) {
+fn build(generated: &TreeSpec) -> (CohortTree, FlavorResourceId, Vec<NodeId>) {
     let mut tree = CohortTree::default();
     let fr = tree.flavor_resource_id(&gpu());
     let mut queues = Vec::new();
-    for (index, (parent, nominal, borrowing, lending)) in world.nodes.iter().enumerate() {
+    for (index, (parent, nominal, borrowing, lending)) in generated.nodes.iter().enumerate() {
         let parent = parent.map(usize::from).filter(|parent| *parent < index).map(|parent| format!("c{parent}"));
         let limits = if parent.is_some() { (*borrowing, *lending) } else { (None, None) };
         let node_spec = spec(parent.as_deref(), *nominal, limits.0, limits.1);
@@ -141,13 +141,13 @@ proptest! {
     /// Usage that is added and removed in any order leaves no residue, and a rebuilt tree has equal
     /// sums.
     #[test]
-    fn removed_usage_leaves_no_residue(world in worlds(), order in any::<u64>()) {
-        let (mut tree, fr, queues) = build(&world);
+    fn removed_usage_leaves_no_residue(generated in trees(), order in any::<u64>()) {
+        let (mut tree, fr, queues) = build(&generated);
         if queues.is_empty() {
             return Ok(());
         }
         let mut entries: Vec<(NodeId, i64)> =
-            world.usage.iter().map(|(queue, amount)| (queues[usize::from(*queue) % queues.len()], *amount)).collect();
+            generated.usage.iter().map(|(queue, amount)| (queues[usize::from(*queue) % queues.len()], *amount)).collect();
         for (queue, amount) in &entries {
             tree.add_usage(*queue, fr, (*amount).into(), UsageView::Actual);
         }
@@ -170,12 +170,12 @@ proptest! {
 
     /// Subtracting usage in a query equals removing it first.
     #[test]
-    fn subtracting_usage_in_a_query_equals_removing_it(world in worlds()) {
-        let (mut tree, fr, queues) = build(&world);
+    fn subtracting_usage_in_a_query_equals_removing_it(generated in trees()) {
+        let (mut tree, fr, queues) = build(&generated);
         if queues.is_empty() {
             return Ok(());
         }
-        for (queue, amount) in &world.usage {
+        for (queue, amount) in &generated.usage {
             tree.add_usage(queues[usize::from(*queue) % queues.len()], fr, (*amount).into(), UsageView::Planned);
         }
         for queue in queues {
@@ -193,12 +193,12 @@ proptest! {
     /// More nominal quota of a ClusterQueue makes that much more available to it, whatever the
     /// limits above it.
     #[test]
-    fn more_nominal_quota_makes_that_much_more_available(world in worlds(), more in 1..5_i64) {
-        let (mut tree, fr, queues) = build(&world);
+    fn more_nominal_quota_makes_that_much_more_available(generated in trees(), more in 1..5_i64) {
+        let (mut tree, fr, queues) = build(&generated);
         if queues.is_empty() {
             return Ok(());
         }
-        for (queue, amount) in &world.usage {
+        for (queue, amount) in &generated.usage {
             tree.add_usage(queues[usize::from(*queue) % queues.len()], fr, (*amount).into(), UsageView::Actual);
         }
         for queue in queues {

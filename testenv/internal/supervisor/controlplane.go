@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -32,8 +33,11 @@ var controllers = []string{
 	"resourcequota-controller",
 	"root-ca-certificate-publisher-controller",
 	"serviceaccount-controller",
-	"validatingadmissionpolicy-status-controller",
 }
+
+// typeCheckController checks the types of expressions in admission policies, and reports its findings in their statuses. The API server
+// compiles a policy again when its status has changed.
+const typeCheckController = "validatingadmissionpolicy-status-controller"
 
 // controlPlane holds what the command lines of the components are made of.
 type controlPlane struct {
@@ -42,6 +46,8 @@ type controlPlane struct {
 	address net.IP
 	// assets is a directory with etcd and kube-… programs to prefer over the built-in ones; may be empty.
 	assets string
+	// typeCheckPolicies runs the typeCheckController.
+	typeCheckPolicies bool
 
 	etcdPort, etcdPeerPort, apiserverPort, controllerManagerPort, schedulerPort int
 }
@@ -110,14 +116,20 @@ func (c *controlPlane) apiserverArgs() []string {
 }
 
 func (c *controlPlane) controllerManagerArgs() []string {
+	enabled := controllers
+	if c.typeCheckPolicies {
+		enabled = append(slices.Clone(controllers), typeCheckController)
+	}
 	return []string{
 		"--kubeconfig=" + c.layout.adminKubeconfig(),
 		"--bind-address=" + c.address.String(),
 		"--secure-port=" + strconv.Itoa(c.controllerManagerPort),
+		"--tls-cert-file=" + c.certs.certFile,
+		"--tls-private-key-file=" + c.certs.keyFile,
 		"--leader-elect=false",
 		// As kubeadm does it: policies tell the garbage collector from a person by its name.
 		"--use-service-account-credentials=true",
-		"--controllers=" + strings.Join(controllers, ","),
+		"--controllers=" + strings.Join(enabled, ","),
 		"--root-ca-file=" + c.certs.caFile,
 		"--service-account-private-key-file=" + c.certs.serviceAccountKeyFile,
 		"--kube-api-qps=2000",
@@ -133,6 +145,8 @@ func (c *controlPlane) schedulerArgs() []string {
 		"--kubeconfig=" + c.layout.adminKubeconfig(),
 		"--bind-address=" + c.address.String(),
 		"--secure-port=" + strconv.Itoa(c.schedulerPort),
+		"--tls-cert-file=" + c.certs.certFile,
+		"--tls-private-key-file=" + c.certs.keyFile,
 		"--leader-elect=false",
 		"--kube-api-qps=2000",
 		"--kube-api-burst=4000",

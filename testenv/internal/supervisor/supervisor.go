@@ -38,6 +38,8 @@ type Options struct {
 	Nodes int
 	// NodeCapacity is what each of them has.
 	NodeCapacity NodeCapacity
+	// TypeCheckPolicies has the types of expressions in admission policies checked.
+	TypeCheckPolicies bool
 	// Assets is a directory with programs to prefer over the built-in ones; may be empty.
 	Assets string
 }
@@ -163,7 +165,8 @@ func (e *Environment) writeFiles() error {
 	}
 	e.plane = &controlPlane{
 		layout: e.layout, certs: certs, address: address, assets: e.options.Assets,
-		etcdPort: ports[0], etcdPeerPort: ports[1], apiserverPort: ports[2],
+		typeCheckPolicies: e.options.TypeCheckPolicies,
+		etcdPort:          ports[0], etcdPeerPort: ports[1], apiserverPort: ports[2],
 		controllerManagerPort: ports[3], schedulerPort: ports[4],
 	}
 	e.token = rand.Text()

@@ -6,4 +6,5 @@ mod exemptions;
 pub(crate) mod fixtures;
 mod policies;
 mod tampering;
+mod type_checks;
 pub(crate) mod webhook;

@@ -15,7 +15,7 @@ use super::quiescence::pending_work;
 use crate::script::executor::Executor;
 use crate::script::manifests::ScriptNamespace;
 use crate::script::step::{Script, UserAction};
-use sluice_testkit::{Manager, TestEnv};
+use sluice_testkit::{Manager, TestEnv, TestEnvOptions};
 
 /// Sluice refreshes the numbers in pending conditions after 10 seconds; until then no object shows
 /// that a refresh is due.
@@ -44,8 +44,8 @@ impl Drop for RealControlPlane {
 impl RealControlPlane {
     /// Starts a control plane with nodes for many scripts.
     pub(super) async fn start() -> Self {
-        let dir = std::env::temp_dir().join(format!("sluice-conformance-{}", std::process::id()));
-        let env = TestEnv::start_with(dir, false, &["--nodes", "40"]).await;
+        let options = TestEnvOptions { gateway_api: true, flags: &["--nodes", "40"], ..TestEnvOptions::default() };
+        let env = TestEnv::start_with(options).await;
         // The simulator evaluates no admission policies, and scripts move services that hold quota
         // to other queues.
         env.delete_policy("sluice-queue-names").await;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::preemption;
 use super::quota_tree::{FlavorResource, QuotaTree, Usage};
-use super::world::{AdmittedWorkload, OracleWorkload, PodSet, Queue, World};
+use super::snapshot::{AdmittedWorkload, OracleWorkload, PodSet, Queue, Snapshot};
 use crate::cached_workload::ReservedAssignment;
 use crate::partial_preemption::PreemptionScope;
 use sluice_api::kueue::cluster_queue::ReclaimPolicy;
@@ -23,7 +23,7 @@ pub(super) enum PreemptionMode {
 
 /// Input of flavor assignment for one workload.
 pub(super) struct AssignmentInput<'a> {
-    pub(super) world: &'a World,
+    pub(super) snapshot: &'a Snapshot,
     pub(super) job: &'a OracleWorkload,
     pub(super) queue: &'a Queue,
     /// Actual and planned usage, both without the predecessor.
@@ -184,7 +184,7 @@ impl AssignmentInput<'_> {
         slot.requests.iter().all(|(resource, amount)| {
             let fr = (flavor.to_owned(), resource.clone());
             let wanted = amount + taken.get(&fr).copied().unwrap_or(0);
-            [&self.actual, &self.planned].iter().all(|book| wanted <= book.available(&self.queue.node(), &fr))
+            [&self.actual, &self.planned].iter().all(|tree| wanted <= tree.available(&self.queue.node(), &fr))
         })
     }
 
@@ -207,8 +207,8 @@ impl AssignmentInput<'_> {
         if reserved.is_some_and(|reserved| reserved.flavor != flavor) {
             return false;
         }
-        let spec = &self.world.flavors[flavor];
-        let labels = slot.flavors.iter().flat_map(|flavor| self.world.flavors[flavor].node_labels.keys());
+        let spec = &self.snapshot.flavors[flavor];
+        let labels = slot.flavors.iter().flat_map(|flavor| self.snapshot.flavors[flavor].node_labels.keys());
         let labels = || labels.map(String::as_str).collect();
         pinned.is_none_or(|pinned| pinned == flavor) && slot.pod_set.node_requirements.mismatch(spec, labels).is_none()
     }
@@ -245,7 +245,7 @@ impl AssignmentInput<'_> {
             return (if fits_now { PreemptionMode::Fit } else { PreemptionMode::FitAfterEvictions }, level);
         }
         let may_preempt_while_borrowing = self.queue.borrow_within_cohort
-            || (self.world.fair_sharing_strategies.is_some()
+            || (self.snapshot.fair_sharing_strategies.is_some()
                 && self.queue.reclaim_within_cohort != ReclaimPolicy::Never);
         let within_nominal = self.delta_over_predecessor(fr, amount) <= self.planned.limits(&node, fr).nominal;
         if !within_nominal && !below_root && !may_preempt_while_borrowing {

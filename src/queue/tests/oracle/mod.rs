@@ -7,13 +7,13 @@ mod flavor_assignment;
 mod preemption;
 mod quota_tree;
 mod scheduling;
-mod world;
-mod world_queries;
+mod snapshot;
+mod snapshot_queries;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use scheduling::run_cycle;
-pub(super) use world::World;
+pub(super) use snapshot::Snapshot;
 
 use crate::PreemptionReason;
 use crate::partial_preemption::PreemptionScope;

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::flavor_assignment::AssignmentInput;
 use super::quota_tree::{FlavorResource, Node, QuotaTree, Usage};
-use super::world::{AdmittedWorkload, OracleWorkload, Queue};
+use super::snapshot::{AdmittedWorkload, OracleWorkload, Queue};
 use crate::PreemptionReason;
 use crate::partial_preemption::PreemptionScope;
 use crate::settings::PreemptionStrategy;
@@ -55,16 +55,16 @@ pub(super) fn find_targets(ask: &AssignmentInput<'_>, usage: &Usage, short: &BTr
     let mut search =
         TargetSearch { input: ask, node: ask.queue.node(), usage, needs_preemption: short, exempt: BTreeMap::new() };
     loop {
-        let victims = match &ask.world.fair_sharing_strategies {
+        let targets = match &ask.snapshot.fair_sharing_strategies {
             None => search.classical_preemption(),
             Some(strategies) => search.fair_preemption(strategies),
         };
         let own = &ask.queue.name;
         let returning =
-            victims.iter().filter(|victim| victim.queue != *own && search.would_reclaim_back(&victim.queue, &victims));
-        match returning.max_by(|a, b| a.order.cmp(&b.order)).map(|victim| (victim.key.clone(), victim.scope)) {
+            targets.iter().filter(|target| target.queue != *own && search.would_reclaim_back(&target.queue, &targets));
+        match returning.max_by(|a, b| a.order.cmp(&b.order)).map(|target| (target.key.clone(), target.scope)) {
             Some((key, loss)) => search.exempt.insert(key, loss),
-            None => return victims,
+            None => return targets,
         };
     }
 }
@@ -73,44 +73,44 @@ fn has_flavor_resource(queue: &Queue, fr: &FlavorResource) -> bool {
     queue.groups.iter().any(|(resources, flavors)| flavors.contains(&fr.0) && resources.contains(&fr.1))
 }
 
-fn lost_scopes(victims: &[Target]) -> Vec<(ObjectKey, PreemptionScope)> {
-    victims.iter().map(|victim| (victim.key.clone(), victim.scope)).collect()
+fn lost_scopes(targets: &[Target]) -> Vec<(ObjectKey, PreemptionScope)> {
+    targets.iter().map(|target| (target.key.clone(), target.scope)).collect()
 }
 
 impl TargetSearch<'_> {
-    fn without(&self, victims: &[Target]) -> QuotaTree<'_> {
-        self.input.planned.without(&lost_scopes(victims))
+    fn without(&self, targets: &[Target]) -> QuotaTree<'_> {
+        self.input.planned.without(&lost_scopes(targets))
     }
 
-    fn fits(&self, victims: &[Target], may_borrow: bool) -> bool {
-        let book = self.without(victims);
-        let borrows = self.usage.iter().any(|(fr, amount)| book.would_borrow(&self.node, fr, *amount));
-        book.fits(&self.node, self.usage) && (may_borrow || !borrows)
+    fn fits(&self, targets: &[Target], may_borrow: bool) -> bool {
+        let tree = self.without(targets);
+        let borrows = self.usage.iter().any(|(fr, amount)| tree.would_borrow(&self.node, fr, *amount));
+        tree.fits(&self.node, self.usage) && (may_borrow || !borrows)
     }
 
     /// Fills back unnecessary targets, beginning with the last but one.
-    fn fill_back(&self, mut victims: Vec<Target>, may_borrow: bool) -> Vec<Target> {
-        for index in (0..victims.len() - 1).rev() {
-            let mut fewer = victims.clone();
+    fn fill_back(&self, mut targets: Vec<Target>, may_borrow: bool) -> Vec<Target> {
+        for index in (0..targets.len() - 1).rev() {
+            let mut fewer = targets.clone();
             let kept = fewer.remove(index);
-            if !fewer.iter().any(|victim| victim.requires(&kept)) && self.fits(&fewer, may_borrow) {
-                victims = fewer;
+            if !fewer.iter().any(|target| target.requires(&kept)) && self.fits(&fewer, may_borrow) {
+                targets = fewer;
             }
         }
-        victims
+        targets
     }
 
     /// Reports whether a ClusterQueue could reclaim the quota of its targets from a borrowing
     /// preemptor: the workloads that would fit into its nominal quota request more than is
     /// available.
-    fn would_reclaim_back(&self, name: &str, victims: &[Target]) -> bool {
-        let queue = self.input.world.queues.iter().find(|queue| queue.name == name).expect("a ClusterQueue");
-        let book = self.without(victims).with_usage(&self.input.queue.name, &self.input.job.key, self.usage);
-        let (node, theirs) = (queue.node(), book.ancestors(&queue.node()));
+    fn would_reclaim_back(&self, name: &str, targets: &[Target]) -> bool {
+        let queue = self.input.snapshot.queues.iter().find(|queue| queue.name == name).expect("a ClusterQueue");
+        let tree = self.without(targets).with_usage(&self.input.queue.name, &self.input.job.key, self.usage);
+        let (node, theirs) = (queue.node(), tree.ancestors(&queue.node()));
         let held = |holder: &AdmittedWorkload, fr: &FlavorResource| holder.usage.get(fr).copied().unwrap_or(0);
-        let gone = victims.iter().filter(|victim| victim.queue == name).map(|victim| {
-            let holder = self.input.candidates.iter().find(|holder| holder.job.key == victim.key).expect("a holder");
-            let lost = |fr: &FlavorResource| holder.usage_of_scope(victim.scope).get(fr).copied().unwrap_or(0);
+        let gone = targets.iter().filter(|target| target.queue == name).map(|target| {
+            let holder = self.input.candidates.iter().find(|holder| holder.job.key == target.key).expect("a holder");
+            let lost = |fr: &FlavorResource| holder.usage_of_scope(target.scope).get(fr).copied().unwrap_or(0);
             (&holder.job, self.needs_preemption.iter().map(|fr| (fr.clone(), lost(fr))).collect::<Usage>())
         });
         let waiting = self.input.pending.iter().filter(|(job, _)| job.queue == name).map(|(job, before)| {
@@ -131,15 +131,15 @@ impl TargetSearch<'_> {
             ReclaimPolicy::LowerPriority => self.input.job.priority < job.priority,
             ReclaimPolicy::Any => true,
         };
-        let within = |asks: &Usage| asks.iter().all(|(fr, ask)| *ask == 0 || !book.would_borrow(&node, fr, *ask));
+        let within = |asks: &Usage| asks.iter().all(|(fr, ask)| *ask == 0 || !tree.would_borrow(&node, fr, *ask));
         let claims: Vec<Usage> =
             gone.chain(waiting).filter(|(job, asks)| may(job) && within(asks)).map(|(_, asks)| asks).collect();
         self.needs_preemption.iter().any(|fr| {
-            let ours = [vec![self.node.clone()], book.ancestors(&self.node)].concat();
+            let ours = [vec![self.node.clone()], tree.ancestors(&self.node)].concat();
             let mut below_common = ours.iter().take_while(|node| !theirs.contains(node));
-            let right = book.subtree_quota(&node, fr) - book.usage(&node, fr);
+            let right = tree.subtree_quota(&node, fr) - tree.usage(&node, fr);
             let asked = claims.iter().map(|asks| asks[fr]).sum::<i128>().min(right);
-            asked > book.available(&node, fr).max(0) && below_common.all(|node| book.exceeds_quota(node, fr))
+            asked > tree.available(&node, fr).max(0) && below_common.all(|node| tree.exceeds_quota(node, fr))
         })
     }
 
@@ -168,7 +168,7 @@ impl TargetSearch<'_> {
         let is_exempt = |holder: &AdmittedWorkload, loss: PreemptionScope| {
             self.exempt.get(&holder.job.key).is_some_and(|spared| *spared <= loss)
         };
-        let mut victims: Vec<Target> = losses
+        let mut targets: Vec<Target> = losses
             .filter(|(holder, loss)| !is_exempt(holder, *loss))
             .map(|(holder, loss)| Target {
                 key: holder.job.key.clone(),
@@ -180,8 +180,8 @@ impl TargetSearch<'_> {
                 only_without_borrowing: false,
             })
             .collect();
-        victims.sort_by(|a, b| a.order.cmp(&b.order));
-        victims
+        targets.sort_by(|a, b| a.order.cmp(&b.order));
+        targets
     }
 
     fn classical_preemption(&self) -> Vec<Target> {
@@ -200,12 +200,12 @@ impl TargetSearch<'_> {
                 &[true, false]
             };
         for may_borrow in attempts {
-            let mut victims = Vec::new();
+            let mut targets = Vec::new();
             for candidate in &candidates {
-                if self.is_still_valid(candidate, &victims, *may_borrow) {
-                    victims.push(candidate.clone());
-                    if self.fits(&victims, *may_borrow) {
-                        return self.fill_back(victims, *may_borrow);
+                if self.is_still_valid(candidate, &targets, *may_borrow) {
+                    targets.push(candidate.clone());
+                    if self.fits(&targets, *may_borrow) {
+                        return self.fill_back(targets, *may_borrow);
                     }
                 }
             }
@@ -215,48 +215,48 @@ impl TargetSearch<'_> {
 
     /// Reports whether a candidate's ClusterQueue, and each Cohort up to the common one, still
     /// exceeds its quota.
-    fn is_still_valid(&self, candidate: &Target, victims: &[Target], may_borrow: bool) -> bool {
+    fn is_still_valid(&self, candidate: &Target, targets: &[Target], may_borrow: bool) -> bool {
         if candidate.queue == self.input.queue.name {
             return true;
         }
         if may_borrow && candidate.only_without_borrowing {
             return false;
         }
-        let book = self.without(victims);
+        let tree = self.without(targets);
         let mut nodes = vec![candidate.node()];
         nodes.extend(
-            book.ancestors(&candidate.node())
+            tree.ancestors(&candidate.node())
                 .into_iter()
                 .take_while(|node| Some(node) != candidate.common_cohort.as_ref()),
         );
-        nodes.iter().all(|node| book.exceeds_quota_of_any(node, self.needs_preemption))
+        nodes.iter().all(|node| tree.exceeds_quota_of_any(node, self.needs_preemption))
     }
 
     /// Returns the candidates of other ClusterQueues: first those that the preemptor's subtree can
     /// reclaim from within its quota, second all others.
     fn cohort_candidates(&self) -> (Vec<Target>, Vec<Target>) {
         let (mut reclaimable, mut by_priority) = (Vec::new(), Vec::new());
-        let book = &self.input.planned;
+        let tree = &self.input.planned;
         let mut advantage = self.usage.iter().all(|(fr, amount)| self.fits_in_quota(&self.node, fr, *amount));
         let mut remaining = self.remaining_after(&self.node, self.usage);
         let mut inside = vec![self.node.clone()];
-        for cohort in book.ancestors(&self.node) {
+        for cohort in tree.ancestors(&self.node) {
             let mut queues = Vec::new();
             self.collect_exceeding(&cohort, &inside, &mut queues);
-            for mut victim in queues.iter().flat_map(|queue| self.candidates(queue)) {
-                victim.common_cohort = Some(cohort.clone());
-                victim.reason = PreemptionReason::InCohortReclamation;
+            for mut target in queues.iter().flat_map(|queue| self.candidates(queue)) {
+                target.common_cohort = Some(cohort.clone());
+                target.reason = PreemptionReason::InCohortReclamation;
                 if advantage {
-                    reclaimable.push(victim);
+                    reclaimable.push(target);
                     continue;
                 }
-                let (priority, threshold) = (victim.order.0, self.input.queue.priority_threshold);
+                let (priority, threshold) = (target.order.0, self.input.queue.priority_threshold);
                 let too_high = priority >= self.input.job.priority || threshold.is_some_and(|most| priority > most);
-                victim.only_without_borrowing = !self.input.queue.borrow_within_cohort || too_high;
-                if !victim.only_without_borrowing {
-                    victim.reason = PreemptionReason::InCohortReclaimWhileBorrowing;
+                target.only_without_borrowing = !self.input.queue.borrow_within_cohort || too_high;
+                if !target.only_without_borrowing {
+                    target.reason = PreemptionReason::InCohortReclaimWhileBorrowing;
                 }
-                by_priority.push(victim);
+                by_priority.push(target);
             }
             advantage |= remaining.iter().all(|(fr, amount)| self.fits_in_quota(&cohort, fr, *amount));
             remaining = self.remaining_after(&cohort, &remaining);
@@ -292,11 +292,11 @@ impl TargetSearch<'_> {
 
     fn fair_preemption(&self, strategies: &[PreemptionStrategy]) -> Vec<Target> {
         let mut left: BTreeMap<String, Vec<Target>> = BTreeMap::new();
-        let (book, root) = (&self.input.planned, self.input.planned.root(&self.node));
-        for queue in &self.input.world.queues {
-            let same_tree = book.root(&queue.node()) == root;
+        let (tree, root) = (&self.input.planned, self.input.planned.root(&self.node));
+        for queue in &self.input.snapshot.queues {
+            let same_tree = tree.root(&queue.node()) == root;
             let borrows =
-                book.parent(&queue.node()).is_some() && book.exceeds_quota_of_any(&queue.node(), self.needs_preemption);
+                tree.parent(&queue.node()).is_some() && tree.exceeds_quota_of_any(&queue.node(), self.needs_preemption);
             if queue.name == self.input.queue.name || (same_tree && borrows) {
                 left.insert(queue.name.clone(), self.candidates(&queue.name));
             }
@@ -304,23 +304,23 @@ impl TargetSearch<'_> {
         let mut pass =
             FairSharingPass { search: self, candidates: left, exhausted_nodes: BTreeSet::new(), targets: Vec::new() };
         let spared = pass.run_first_strategy(strategies[0]);
-        let mut victims = pass.targets;
-        if !self.fits(&victims, true) && strategies.len() > 1 {
+        let mut targets = pass.targets;
+        if !self.fits(&targets, true) && strategies.len() > 1 {
             let mut pass = FairSharingPass {
                 search: self,
                 candidates: spared,
                 exhausted_nodes: BTreeSet::new(),
-                targets: victims,
+                targets: targets,
             };
             pass.run_second_strategy();
-            victims = pass.targets;
+            targets = pass.targets;
         }
-        if victims.is_empty() || !self.fits(&victims, true) {
+        if targets.is_empty() || !self.fits(&targets, true) {
             return Vec::new();
         }
-        let own = victims.iter().all(|victim| victim.queue == self.input.queue.name);
-        let may_borrow = own || !self.fits(&victims, false);
-        self.fill_back(victims, may_borrow)
+        let own = targets.iter().all(|target| target.queue == self.input.queue.name);
+        let may_borrow = own || !self.fits(&targets, false);
+        self.fill_back(targets, may_borrow)
     }
 }
 
@@ -348,16 +348,16 @@ impl FairSharingPass<'_> {
     fn run_first_strategy(&mut self, rule: PreemptionStrategy) -> BTreeMap<String, Vec<Target>> {
         let mut spared: BTreeMap<String, Vec<Target>> = BTreeMap::new();
         let entitled = !self.search.needs_preemption.iter().any(|fr| {
-            let book = self.quota_tree();
-            book.parent(&self.search.node).is_some() && book.exceeds_quota(&self.search.node, fr)
+            let tree = self.quota_tree();
+            tree.parent(&self.search.node).is_some() && tree.exceeds_quota(&self.search.node, fr)
         });
         while let Some(queue) = self.next_queue() {
             if queue == self.search.input.queue.name || entitled {
-                let mut victim = self.candidates.get_mut(&queue).expect("candidates").remove(0);
+                let mut target = self.candidates.get_mut(&queue).expect("candidates").remove(0);
                 if queue != self.search.input.queue.name {
-                    victim.reason = PreemptionReason::InCohortReclamation;
+                    target.reason = PreemptionReason::InCohortReclamation;
                 }
-                self.targets.push(victim);
+                self.targets.push(target);
                 if self.fits() {
                     break;
                 }
@@ -366,21 +366,21 @@ impl FairSharingPass<'_> {
             let (ours, theirs) = self.nodes_below_common_cohort(&queue);
             let (our_share, their_share) =
                 (self.quota_tree().dominant_share(&ours), self.quota_tree().dominant_share(&theirs));
-            while let Some(mut victim) =
+            while let Some(mut target) =
                 self.candidates.get_mut(&queue).filter(|left| !left.is_empty()).map(|left| left.remove(0))
             {
-                let kept = spared.values().flatten().any(|kept| victim.requires(kept));
-                let after = self.quota_tree().without(&[(victim.key.clone(), victim.scope)]).dominant_share(&theirs);
+                let kept = spared.values().flatten().any(|kept| target.requires(kept));
+                let after = self.quota_tree().without(&[(target.key.clone(), target.scope)]).dominant_share(&theirs);
                 let allowed = match rule {
                     PreemptionStrategy::LessThanOrEqualToFinalShare => our_share.compare(after).is_le(),
                     PreemptionStrategy::LessThanInitialShare => our_share.compare(their_share).is_lt(),
                 };
                 if allowed && !kept {
-                    victim.reason = PreemptionReason::InCohortFairSharing;
-                    self.targets.push(victim);
+                    target.reason = PreemptionReason::InCohortFairSharing;
+                    self.targets.push(target);
                     break;
                 }
-                spared.entry(queue.clone()).or_default().push(victim);
+                spared.entry(queue.clone()).or_default().push(target);
             }
             if self.fits() {
                 break;
@@ -395,9 +395,9 @@ impl FairSharingPass<'_> {
         while let Some(queue) = self.next_queue() {
             let (ours, theirs) = self.nodes_below_common_cohort(&queue);
             if self.quota_tree().dominant_share(&ours).compare(self.quota_tree().dominant_share(&theirs)).is_lt() {
-                let mut victim = self.candidates.get_mut(&queue).expect("candidates").remove(0);
-                victim.reason = PreemptionReason::InCohortFairSharing;
-                self.targets.push(victim);
+                let mut target = self.candidates.get_mut(&queue).expect("candidates").remove(0);
+                target.reason = PreemptionReason::InCohortFairSharing;
+                self.targets.push(target);
                 if self.fits() {
                     return;
                 }
@@ -408,8 +408,8 @@ impl FairSharingPass<'_> {
 
     /// Returns the preemptor's and the target's node directly below the lowest common Cohort.
     fn nodes_below_common_cohort(&self, target: &str) -> (Node, Node) {
-        let book = self.quota_tree();
-        let path = |node: Node| [vec![node.clone()], book.ancestors(&node)].concat();
+        let tree = self.quota_tree();
+        let path = |node: Node| [vec![node.clone()], tree.ancestors(&node)].concat();
         let (ours, theirs) = (path(self.search.node.clone()), path(Node::Queue(target.to_owned())));
         let below =
             |path: &[Node], other: &[Node]| path.iter().take_while(|node| !other.contains(node)).last().cloned();
@@ -456,7 +456,7 @@ impl FairSharingPass<'_> {
                     let better = queue.as_ref().is_none_or(|best| {
                         let order = share.compare(self.quota_tree().dominant_share(&Node::Queue(best.clone())));
                         let other = &self.candidates[best][0];
-                        let own = |victim: &Target| victim.queue == self.search.input.queue.name;
+                        let own = |target: &Target| target.queue == self.search.input.queue.name;
                         let before = (own(first), &first.order) < (own(other), &other.order);
                         order.is_gt() || (order.is_eq() && before)
                     });
@@ -482,8 +482,8 @@ impl FairSharingPass<'_> {
             (None, queue) => queue,
             (Some(below), None) => self.next_queue_below(&below),
             (Some(below), Some(queue)) => {
-                let book = self.quota_tree();
-                if book.dominant_share(&below).compare(book.dominant_share(&Node::Queue(queue.clone()))).is_ge() {
+                let tree = self.quota_tree();
+                if tree.dominant_share(&below).compare(tree.dominant_share(&Node::Queue(queue.clone()))).is_ge() {
                     self.next_queue_below(&below)
                 } else {
                     Some(queue)

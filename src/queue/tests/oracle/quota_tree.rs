@@ -76,22 +76,22 @@ impl DominantShare {
 }
 
 impl QuotaTree<'_> {
-    /// Returns the book without the usage that these workloads lose.
+    /// Returns the tree without the usage that these workloads lose.
     pub(super) fn without(&self, losses: &[(ObjectKey, PreemptionScope)]) -> Self {
         let lost = |held: &WorkloadUsage| losses.iter().any(|(who, loss)| *who == held.workload && held.scope <= *loss);
         Self { tree: self.tree, usages: self.usages.iter().filter(|held| !lost(held)).cloned().collect() }
     }
 
-    /// Returns the book with additional usage of a workload.
+    /// Returns the tree with additional usage of a workload.
     pub(super) fn with_usage(&self, queue: &str, who: &ObjectKey, usage: &Usage) -> Self {
-        let mut book = self.clone();
-        book.usages.push(WorkloadUsage {
+        let mut tree = self.clone();
+        tree.usages.push(WorkloadUsage {
             queue: queue.to_owned(),
             workload: who.clone(),
             scope: PreemptionScope::Whole,
             usage: usage.clone(),
         });
-        book
+        tree
     }
 
     /// Returns the parent Cohort, which may have no object; `None` for a root.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::flavor_assignment::{Assignment, AssignmentInput, PreemptionMode};
 use super::preemption::{self, Target};
 use super::quota_tree::{FlavorResource, Node, QuotaTree, Usage, WorkloadUsage};
-use super::world::{AdmittedWorkload, GrowthPlan, OracleWorkload, World, elementwise_max, queues_by_root};
+use super::snapshot::{AdmittedWorkload, GrowthPlan, OracleWorkload, Snapshot, elementwise_max, queues_by_root};
 use super::{Admitted, Decision};
 use crate::partial_preemption::PreemptionScope;
 use jiff::Timestamp;
@@ -16,8 +16,8 @@ use sluice_plan::ObjectKey;
 
 /// State of one cycle.
 #[derive(Debug, Clone)]
-pub(super) struct CycleState<'w> {
-    world: &'w World,
+pub(super) struct CycleState<'s> {
+    snapshot: &'s Snapshot,
     holders: Vec<AdmittedWorkload>,
     waiting: Vec<OracleWorkload>,
     reservations: Vec<WorkloadUsage>,
@@ -45,21 +45,21 @@ struct Nomination {
 }
 
 /// Returns the decisions of one cycle.
-pub(crate) fn run_cycle(world: &World) -> Decision {
+pub(crate) fn run_cycle(snapshot: &Snapshot) -> Decision {
     let mut decision = Decision::default();
     let mut state = CycleState {
-        world,
-        holders: world.admitted.clone(),
-        waiting: world.pending.clone(),
+        snapshot,
+        holders: snapshot.admitted.clone(),
+        waiting: snapshot.pending.clone(),
         reservations: Vec::new(),
         turns: BTreeMap::new(),
         blocked_queues: BTreeSet::new(),
     };
-    for (root, queues) in queues_by_root(world) {
+    for (root, queues) in queues_by_root(snapshot) {
         loop {
             let nominations = queues.iter().filter_map(|queue| Some((queue.clone(), state.nominate(queue)?)));
             let nominations: BTreeMap<String, Nomination> = nominations.collect();
-            let next = match world.fair_sharing_strategies {
+            let next = match snapshot.fair_sharing_strategies {
                 Some(_) => state.tournament_winner(&root, &nominations),
                 None => state.next_classical(&nominations),
             };
@@ -75,11 +75,11 @@ fn queue_order(job: &OracleWorkload) -> (Reverse<i32>, Timestamp, String) {
     (Reverse(job.priority), job.created, job.uid.clone())
 }
 
-impl<'w> CycleState<'w> {
-    fn quota_tree(&self, planned: bool) -> QuotaTree<'w> {
+impl<'s> CycleState<'s> {
+    fn quota_tree(&self, planned: bool) -> QuotaTree<'s> {
         let held = self.holders.iter().flat_map(|holder| holder.workload_usages(planned));
         let reservations = self.reservations.iter().filter(|_| planned).cloned();
-        QuotaTree { tree: &self.world.tree, usages: held.chain(reservations).collect() }
+        QuotaTree { tree: &self.snapshot.tree, usages: held.chain(reservations).collect() }
     }
 
     /// Returns the admitted slice whose quota a workload takes over.
@@ -95,7 +95,7 @@ impl<'w> CycleState<'w> {
     }
 
     fn nominate(&self, queue: &str) -> Option<Nomination> {
-        let rules = self.world.queue(queue);
+        let rules = self.snapshot.queue(queue);
         if self.blocked_queues.contains(queue) {
             return None;
         }
@@ -115,7 +115,7 @@ impl<'w> CycleState<'w> {
 
     /// Reports whether a job precedes its queue because others were evicted for it.
     fn has_reserved_assignment(&self, job: &OracleWorkload) -> bool {
-        job.reserved_assignment.is_some() && !self.world.queue(&job.queue).strict
+        job.reserved_assignment.is_some() && !self.snapshot.queue(&job.queue).strict
     }
 
     fn nominate_workload(&self, job: &OracleWorkload) -> Option<Nomination> {
@@ -124,7 +124,7 @@ impl<'w> CycleState<'w> {
             job.reserved_assignment.as_ref().and_then(|room| self.nominate_up_to(job, &room.counts, true));
         let gets = |found: &Nomination| !matches!(found.outcome, NominationOutcome::Reserve);
         let nomination = in_reservation.filter(gets).or_else(|| self.nominate_up_to(job, &requested, false));
-        let rules = self.world.queue(&job.queue);
+        let rules = self.snapshot.queue(&job.queue);
         let reserves = rules.strict && rules.reclaim_within_cohort != ReclaimPolicy::Any;
         nomination.filter(|found| reserves || gets(found))
     }
@@ -154,9 +154,9 @@ impl<'w> CycleState<'w> {
             holder.observed && holder.releasing_up_to != Some(PreemptionScope::Whole) && !successor
         };
         let ask = AssignmentInput {
-            world: self.world,
+            snapshot: self.snapshot,
             job,
-            queue: self.world.queue(&job.queue),
+            queue: self.snapshot.queue(&job.queue),
             actual: self.quota_tree(false).without(&released),
             planned: self.quota_tree(true).without(&released),
             candidates: self.holders.iter().filter(may_be_preempted).cloned().collect(),
@@ -190,9 +190,9 @@ impl<'w> CycleState<'w> {
     /// Returns the usage that a pending head reserves: kueue v0.19.2 `pkg/scheduler/scheduler.go`,
     /// `quotaResourcesToReserve`.
     fn reserved_usage(&self, ask: &AssignmentInput<'_>, level: u32, usage: &Usage) -> Usage {
-        let (book, node) = (self.quota_tree(true), ask.queue.node());
+        let (tree, node) = (self.quota_tree(true), ask.queue.node());
         let reserved = |fr: &FlavorResource, amount: i128| {
-            let (limits, used) = (book.limits(&node, fr), book.usage(&node, fr));
+            let (limits, used) = (tree.limits(&node, fr), tree.usage(&node, fr));
             match limits.borrowing {
                 _ if level == 0 => amount.min(limits.nominal - used),
                 None => amount,
@@ -234,12 +234,12 @@ impl<'w> CycleState<'w> {
     ) -> Ordering {
         let entry = |(queue, child): &(String, Node)| {
             let candidate = &candidates[queue];
-            let book = self.quota_tree(true).with_usage(queue, &candidate.job.key, &candidate.usage);
-            let borrows = candidate.usage.iter().any(|(fr, amount)| *amount > 0 && book.exceeds_quota(child, fr));
+            let tree = self.quota_tree(true).with_usage(queue, &candidate.job.key, &candidate.usage);
+            let borrows = candidate.usage.iter().any(|(fr, amount)| *amount > 0 && tree.exceeds_quota(child, fr));
             (
                 Reverse(candidate.job.reserved_assignment.is_some()),
                 borrows,
-                book.dominant_share(child),
+                tree.dominant_share(child),
                 queue_order(&candidate.job),
             )
         };
@@ -275,7 +275,7 @@ impl<'w> CycleState<'w> {
                 scope: PreemptionScope::Whole,
                 usage,
             });
-            self.blocked_queues.extend(self.world.queue(queue).strict.then(|| queue.to_owned()));
+            self.blocked_queues.extend(self.snapshot.queue(queue).strict.then(|| queue.to_owned()));
         }
     }
 
@@ -285,7 +285,7 @@ impl<'w> CycleState<'w> {
         let least =
             self.predecessor(job).map(|before| if before.observed { before.usage } else { before.minimum_usage });
         let least = least.unwrap_or_default();
-        let replaced = self.world.replaced_slices(job);
+        let replaced = self.snapshot.replaced_slices(job);
         // A predecessor admitted in this cycle is finished before its admission is written.
         decision.admitted.retain(|admitted| !replaced.contains(&admitted.workload));
         self.holders.retain(|holder| !replaced.contains(&holder.job.key));

@@ -122,7 +122,7 @@ impl AdmittedWorkload {
 
 /// State of a cluster at the beginning of a cycle.
 #[derive(Debug, Clone)]
-pub(crate) struct World {
+pub(crate) struct Snapshot {
     pub(super) tree: Tree,
     pub(super) queues: Vec<Queue>,
     pub(super) flavors: BTreeMap<String, ResourceFlavorSpec>,
@@ -134,7 +134,7 @@ pub(crate) struct World {
     replacement_claims: BTreeMap<ObjectKey, ObjectKey>,
 }
 
-impl World {
+impl Snapshot {
     pub(crate) fn of(cluster: &Cluster) -> Self {
         let mut tree = Tree::new();
         for (name, cohort) in &cluster.cohorts {
@@ -151,7 +151,7 @@ impl World {
         for cohort in named {
             tree.entry(cohort).or_insert_with(|| NodeSpec { weight: 1.0, ..NodeSpec::default() });
         }
-        let mut world = Self {
+        let mut snapshot = Self {
             tree,
             queues: cluster.cluster_queues.values().map(queue_of).collect(),
             flavors: cluster.flavors.iter().map(|(name, flavor)| (name.clone(), flavor.spec.clone())).collect(),
@@ -161,13 +161,13 @@ impl World {
             replacement_claims: BTreeMap::new(),
         };
         for workload in cluster.workloads.values() {
-            world.add(workload, cluster);
+            snapshot.add(workload, cluster);
         }
-        for job in &mut world.pending {
+        for job in &mut snapshot.pending {
             job.reserved_assignment = cluster.scheduler.reserved_assignment_of(&job.key);
         }
-        world.remove_replaced_slices();
-        world
+        snapshot.remove_replaced_slices();
+        snapshot
     }
 
     fn add(&mut self, workload: &Workload, cluster: &Cluster) {
@@ -237,7 +237,7 @@ impl World {
             .collect()
     }
 
-    /// Formats the world for failure messages.
+    /// Formats the snapshot for failure messages.
     pub(crate) fn summary(&self) -> String {
         use std::fmt::Write;
         let (mut text, usage) = (String::new(), |usage: &Usage| {
@@ -489,11 +489,11 @@ pub(super) fn usage_of(admission: &Admission) -> Usage {
 }
 
 /// Returns the names of the ClusterQueues below each root.
-pub(super) fn queues_by_root(world: &World) -> BTreeMap<Node, BTreeSet<String>> {
-    let book = super::quota_tree::QuotaTree { tree: &world.tree, usages: Vec::new() };
+pub(super) fn queues_by_root(snapshot: &Snapshot) -> BTreeMap<Node, BTreeSet<String>> {
+    let tree = super::quota_tree::QuotaTree { tree: &snapshot.tree, usages: Vec::new() };
     let mut trees: BTreeMap<Node, BTreeSet<String>> = BTreeMap::new();
-    for queue in &world.queues {
-        trees.entry(book.root(&queue.node())).or_default().insert(queue.name.clone());
+    for queue in &snapshot.queues {
+        trees.entry(tree.root(&queue.node())).or_default().insert(queue.name.clone());
     }
     trees
 }

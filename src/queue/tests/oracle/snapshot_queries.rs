@@ -1,11 +1,11 @@
-//! Queries on a world for the property tests.
+//! Queries on a snapshot for the property tests.
 
 use super::quota_tree::{FlavorResource, Node, QuotaTree, Usage};
-use super::world::{OracleWorkload, World};
+use super::snapshot::{OracleWorkload, Snapshot};
 use crate::partial_preemption::PreemptionScope;
 use sluice_plan::ObjectKey;
 
-impl World {
+impl Snapshot {
     /// Returns the usage in the tree; the planned view omits usage that is being released.
     fn quota_tree(&self, planned: bool) -> QuotaTree<'_> {
         QuotaTree {
@@ -48,9 +48,9 @@ impl World {
             let losses = targets.iter().filter_map(|(key, loss)| {
                 Some((key.clone(), if Some(key) == spared { self.smaller_scope(key, *loss)? } else { *loss }))
             });
-            let book = self.quota_tree(true).without(&losses.chain(chain.iter().cloned()).collect::<Vec<_>>());
-            let borrows = usage.iter().any(|(fr, amount)| book.would_borrow(&node, fr, *amount));
-            (book.fits(&node, &usage), borrows)
+            let tree = self.quota_tree(true).without(&losses.chain(chain.iter().cloned()).collect::<Vec<_>>());
+            let borrows = usage.iter().any(|(fr, amount)| tree.would_borrow(&node, fr, *amount));
+            (tree.fits(&node, &usage), borrows)
         };
         let (_, borrows) = fit_sparing(None);
         targets.iter().map(|(key, _)| key).find(|spared| fit_sparing(Some(spared)) == (true, borrows)).cloned()
