@@ -306,12 +306,8 @@ impl TargetSearch<'_> {
         let spared = pass.run_first_strategy(strategies[0]);
         let mut targets = pass.targets;
         if !self.fits(&targets, true) && strategies.len() > 1 {
-            let mut pass = FairSharingPass {
-                search: self,
-                candidates: spared,
-                exhausted_nodes: BTreeSet::new(),
-                targets: targets,
-            };
+            let mut pass =
+                FairSharingPass { search: self, candidates: spared, exhausted_nodes: BTreeSet::new(), targets };
             pass.run_second_strategy();
             targets = pass.targets;
         }
