@@ -69,6 +69,7 @@ fn tidy(root: &Path) -> Result<Vec<String>, Failure> {
     let sources = sources::read(root)?;
     let mut problems = wording::check(&sources);
     problems.extend(wording::check_docs(&sources));
+    problems.extend(wording::check_constants(&sources));
     problems.extend(paths::check(root, &sources));
     problems.extend(layers::check(root)?);
     problems.extend(generated::check(root)?);

@@ -1,5 +1,7 @@
 //! Wording of names, comments and messages: retired words, and how doc comments begin.
 
+use std::collections::HashSet;
+
 use regex::Regex;
 
 use crate::sources::Source;
@@ -110,6 +112,25 @@ pub(crate) fn check_docs(sources: &[Source]) -> Vec<String> {
     if questions.len() * 100 > docs * QUESTION_DOCS_PERCENT { questions } else { Vec::new() }
 }
 
+/// Returns every constant that a Rust comment names in backticks and that exists in no source, as after a rename.
+pub(crate) fn check_constants(sources: &[Source]) -> Vec<String> {
+    let mentioned = Regex::new(r"`(?:\w+::)*([A-Z][A-Z0-9_]{3,})`").expect("a pattern");
+    let word = Regex::new(r"\b[A-Z][A-Z0-9_]{3,}\b").expect("a pattern");
+    let is_comment = |line: &str| line.trim_start().starts_with("//");
+    let code = sources.iter().filter(|source| !source.path.ends_with(".md"));
+    let code = code.flat_map(|source| source.text.lines()).filter(|line| !is_comment(line));
+    let known: HashSet<&str> = code.flat_map(|line| word.find_iter(line)).map(|found| found.as_str()).collect();
+    let mut problems = Vec::new();
+    for source in sources.iter().filter(|source| source.is_rust()) {
+        for (number, line) in source.text.lines().enumerate().filter(|(_, line)| is_comment(line)) {
+            let names = mentioned.captures_iter(line).filter_map(|found| found.get(1)).map(|name| name.as_str());
+            let unknown = names.filter(|name| !known.contains(name));
+            problems.extend(unknown.map(|name| format!("{}:{}: no constant is named {name}", source.path, number + 1)));
+        }
+    }
+    problems
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +145,12 @@ mod tests {
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].starts_with("src/a.rs:2: \"anew\""), "{problems:?}");
         assert!(problems[1].starts_with("src/a.rs:3: the name \"Doubts\""), "{problems:?}");
+    }
+
+    #[test]
+    fn comment_that_names_a_missing_constant_is_found() {
+        let text = "/// At most [`LIMIT`], in [`a::MAX_SIZE`].\nconst LIMIT: u8 = 1;\n";
+        assert_eq!(check_constants(&rust(text)), ["src/a.rs:1: no constant is named MAX_SIZE"]);
     }
 
     #[test]

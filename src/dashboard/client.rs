@@ -127,7 +127,7 @@ impl DashboardClient {
     }
 }
 
-/// Reads status and body of a response. Fails when the body exceeds [`LONGEST_ANSWER`].
+/// Reads status and body of a response. Fails when the body exceeds [`MAX_RESPONSE_BYTES`].
 async fn read_response<B>(
     response: Response<B>,
 ) -> Result<(StatusCode, Bytes), Box<dyn std::error::Error + Send + Sync>>

@@ -16,7 +16,7 @@ use sluice_plan::Plan;
 
 /// Time to wait for the first decision of the queue.
 const FIRST_DECISION_TIMEOUT: SignedDuration = SignedDuration::from_secs(10);
-/// Number of consecutive write failures that takes as long as [`PATIENCE`], with backoff. After
+/// Number of consecutive write failures that takes as long as [`FIRST_DECISION_TIMEOUT`], with backoff. After
 /// that the queue counts as unreachable.
 pub(super) const MAX_FAILURES: u32 = 8;
 

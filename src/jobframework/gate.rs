@@ -80,7 +80,7 @@ pub fn plan(
 ///   opening on another slice.
 /// - To close it for preemption of a surge: the objects that route requests.
 /// - To close it without a covering slice: the pending slices, which may be admitted at the moment.
-///   After [`newcomer::FAILURES`] consecutive write failures they no longer block.
+///   After [`adoption::MAX_FAILURES`] consecutive write failures they no longer block.
 fn blocking_objects(
     context: &ReconcileContext<'_>,
     members: &[Member],

@@ -71,7 +71,7 @@ impl DecisionLog {
         self.lines.send(lines).map_err(|_| BacklogExceeded)
     }
 
-    /// Waits up to [`PATIENCE`] for the last lines to be written.
+    /// Waits up to [`FINISH_TIMEOUT`] for the last lines to be written.
     pub(super) async fn finish(self) {
         drop(self.lines);
         if tokio::time::timeout(FINISH_TIMEOUT, self.done).await.is_err() {

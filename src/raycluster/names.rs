@@ -19,7 +19,7 @@ const MAX_LABEL_LENGTH: usize = 63;
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 /// Number of five-character suffixes over [`ALPHABET`].
 const SUFFIX_COUNT: u64 = 27_u64.pow(5);
-/// Distance between the suffixes of consecutive pods. It is coprime to [`SUFFIXES`], so no two pods
+/// Distance between the suffixes of consecutive pods. It is coprime to [`SUFFIX_COUNT`], so no two pods
 /// share a suffix.
 const STRIDE: u64 = 8_796_091;
 

@@ -26,7 +26,7 @@ use sluice_clock::Clock;
 use sluice_jobframework::managed::ManagedJobsPolicy;
 
 /// Serves the webhook at `address` in the background, with the certificate in the Secret
-/// [`SECRET`](rotation::SECRET_NAME) of `namespace`. With `external_ray_operator`, an external operator creates
+/// [`SECRET_NAME`](rotation::SECRET_NAME) of `namespace`. With `external_ray_operator`, an external operator creates
 /// the pods of queued clusters, and their templates get the scheduling gate. `rules` selects the
 /// managed jobs.
 ///

@@ -149,7 +149,7 @@ impl Run {
     }
 
     /// Waits until nothing has changed for `quiet`. Returns false if that takes longer than
-    /// `PATIENCE`.
+    /// [`TIMEOUT`].
     async fn wait_until_quiescent(&self, quiet: Duration) -> bool {
         let started = self.machine.world.time.elapsed();
         loop {

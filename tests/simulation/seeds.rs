@@ -74,7 +74,7 @@ impl Summary {
     }
 }
 
-/// Runs all seeds, or stops after `ENOUGH` failures.
+/// Runs all seeds, or stops after [`MAX_FAILURES`] failures.
 pub fn run_all(seeds: Range<u64>, case: fn(u64) -> Case) -> Summary {
     let summary = Mutex::new(Summary::default());
     for_each_seed(seeds, |seed| {

@@ -45,7 +45,7 @@ pub(super) struct ControlPlane {
     /// Kind whose writes are delayed until [`arrive`](Self::arrive).
     pub(super) delayed_kind: Option<&'static str>,
     delayed_writes: Vec<(WriteId, Write)>,
-    /// Kind whose responses and watch events are withheld until [`is_heard`](Self::is_heard).
+    /// Kind whose responses and watch events are withheld until [`deliver_withheld`](Self::deliver_withheld).
     pub(super) silenced_kind: Option<&'static str>,
     withheld_inputs: Vec<EngineInput>,
     /// Kinds whose next write fails, as on an overloaded server.

@@ -225,7 +225,7 @@ impl CohortTree {
 }
 
 impl CohortTree {
-    /// Returns the value of the limit found by [`Tree::binding_ever`] that permits `amount`: a
+    /// Returns the value of the limit found by [`binding_limit_when_idle`](Self::binding_limit_when_idle) that permits `amount`: a
     /// borrowing limit or the nominal quota of the root. `None` if another limit is exceeded as
     /// well.
     pub(crate) fn required_limit(&self, cluster_queue: NodeId, fr: FlavorResourceId, amount: i128) -> Option<i128> {

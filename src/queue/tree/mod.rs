@@ -78,7 +78,7 @@ struct QuotaCell {
     /// Quota of the node and of its subtree that it can use.
     subtree_quota: i128,
     nominal_quota: i128,
-    /// Usage by [`View`]: that of a ClusterQueue, or the usage of a Cohort's quota by its children.
+    /// Usage by [`UsageView`]: that of a ClusterQueue, or the usage of a Cohort's quota by its children.
     usage: [i128; 2],
 }
 

@@ -45,7 +45,7 @@ pub(super) async fn dump(client: &Client, place: &ScriptNamespace) -> Result<Dum
 const TRANSIENT_REASON: &str = "Pending";
 
 /// Placeholder for the pending reasons of insufficient quota. Which of them is reported may be up
-/// to ten seconds old (`REFRESH_AFTER` in `src/queue/scheduling_cycle.rs`).
+/// to ten seconds old (`MESSAGE_REFRESH_DELAY` in `src/queue/scheduling_cycle.rs`).
 pub(super) const PENDING_FOR_QUOTA: &str = "<pending for quota>";
 
 /// True for the pending reasons of insufficient quota.

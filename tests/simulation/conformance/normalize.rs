@@ -30,7 +30,7 @@ pub(super) fn normalized(dump: &Dump, place: &ScriptNamespace) -> NormalizedObje
 }
 
 /// Removes messages of false conditions and merges the pending reasons of insufficient quota: both
-/// may be up to ten seconds old (`REFRESH_AFTER` in `src/queue/scheduling_cycle.rs`).
+/// may be up to ten seconds old (`MESSAGE_REFRESH_DELAY` in `src/queue/scheduling_cycle.rs`).
 pub(super) fn without_pending_numbers(mut objects: NormalizedObjects) -> NormalizedObjects {
     for object in objects.values_mut() {
         for conditions in CONDITIONS {
@@ -236,7 +236,7 @@ fn sort(kind: &str, object: &mut Value) {
 
 /// Removes what depends on timing. A slice shrinks pod by pod or in one write, depending on when
 /// pod events arrive. So the observed generations differ, and for a finished slice also its last
-/// pod sets. (For the sequence number see [`Names`].)
+/// pod sets. (For the sequence number see [`NameMap`](super::names::NameMap).)
 fn workload(workload: &mut Value) {
     fields(workload, "/metadata").remove("generation");
     let conditions = workload.pointer_mut("/status/conditions").and_then(Value::as_array_mut);

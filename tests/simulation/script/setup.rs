@@ -126,7 +126,7 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// Returns quota of the flavor of [`Scene::of_one_queue`].
+    /// Returns quota of the flavor of [`Setup::with_one_queue`].
     pub(crate) fn with_nominal(nominal: ResourceAmounts) -> Self {
         Self { flavor: ONLY_FLAVOR.to_owned(), nominal, borrowing: None, lending: None }
     }

@@ -2,7 +2,7 @@
 //!
 //! This module adds what Kubernetes adds to the language and our expressions use: quantities, the
 //! sum of a list, and a `matches` that compiles each pattern once. An expression that calls
-//! anything else fails in `calls_only_declared_functions` of the tests.
+//! anything else fails in a test.
 //!
 //! Not implemented, because no expression of ours needs it: static types (and so the escaping of
 //! field names that are CEL keywords), times, and cost limits.
