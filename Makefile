@@ -19,6 +19,10 @@ ROBOTO_VERSION := 0.0.1
 # that the selected packages ask for, and another selection would build them a second time.
 CARGO_TEST := cargo test --locked --workspace
 
+# What computes takes only the time that suites beside it (.ci/run) leave, which wait for processes: Ray lowers the priority of its
+# workers further than nice can.
+IDLE := chrt --idle 0
+
 # Random cases for each property; a plain `cargo test` tries fewer. The cases are the same on every run, so that a commit
 # passes or fails reproducibly; RNG_SEED=7 generates others.
 CASES ?= 2000
@@ -103,13 +107,12 @@ record-responses: testenv ## Record the responses of a real API server that the 
 	cargo build --quiet --locked --workspace --bin xtask
 	$(TARGET)/debug/xtask record-responses
 
-# What computes gives way to suites that run at the same time (.ci/run) and wait for processes.
 test: test-binaries testenv kuberay ## Run all tests: units, simulated histories, and scenarios on a real control plane.
-	cd testenv && nice go test -vet=off ./...
-	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) nice $(CARGO_TEST) --lib --bins
-	nice $(CARGO_TEST) --test queue_bench
-	$(SIMULATED) nice $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
-	nice $(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
+	cd testenv && $(IDLE) go test -vet=off ./...
+	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) $(IDLE) $(CARGO_TEST) --lib --bins
+	$(IDLE) $(CARGO_TEST) --test queue_bench
+	$(SIMULATED) $(IDLE) $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
+	$(IDLE) $(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
 	$(CARGO_TEST) --test integration -- --test-threads=3
 
 test-binaries:
@@ -154,7 +157,7 @@ lint: $(BIN)/cargo-deny $(SLUICE_CACHE)/typos tidy ## Check formatting, spelling
 	$(SLUICE_CACHE)/typos/bin/typos
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
-	RUSTDOCFLAGS='--deny warnings' cargo doc --quiet --locked --workspace --no-deps
+	RUSTDOCFLAGS='--deny warnings' cargo doc --quiet --locked --workspace --no-deps --document-private-items
 	cd testenv && test -z "$$(gofmt -l .)" && go vet -tags processnode ./...
 	$(BIN)/cargo-deny --locked check bans licenses sources
 
