@@ -13,7 +13,7 @@ use sluice_api::kueue::Workload;
 use sluice_api::ray::RayCluster;
 use sluice_jobframework::slice_record::SliceRecord;
 use sluice_plan::ObjectKey;
-use sluice_plan::{ObjectRef, Plan, Write, WriteOp};
+use sluice_plan::{ObjectRef, Plan, Write, WriteOp, WriteRank};
 use sluice_queue::log::Recorder;
 use sluice_queue::{self as queue, Decision, DecisionTarget, Input, status};
 
@@ -117,11 +117,12 @@ impl QueueAdapter {
                 if let Some(write) = status.and_then(|status| Write::patch_status(workload, status)) {
                     // No cluster may be unsuspended on a slice that was just evicted, even
                     // partially (invariant I2).
-                    let reclaims = matches!(effect, Decision::Evict { .. } | Decision::PreemptPart { .. });
-                    plan.write(if reclaims {
-                        write.blocked_while_in_flight(covered_clusters(workload))
-                    } else {
-                        write
+                    plan.write(match effect {
+                        Decision::Evict { .. } | Decision::PreemptPart { .. } => {
+                            write.blocked_while_in_flight(covered_clusters(workload))
+                        }
+                        Decision::Pending { .. } => write.ranked(WriteRank::PendingCondition),
+                        _ => write,
                     });
                     plan.events.extend(workload_events::decision_events(workload, &decided, &effect));
                 }
@@ -141,7 +142,7 @@ impl QueueAdapter {
         let effect = self.scheduler.decision_for(&DecisionTarget::ClusterQueue(name.to_owned()));
         plan.write(finalizers::protect_in_use(queue, effect.is_some() || old.reserving_workloads > 0));
         if let Some(Decision::ClusterQueueStatus { report, .. }) = effect {
-            plan.write(Write::patch_status(queue, &status::cluster_queue(&old, &report, now)));
+            plan.write(queue_status(Write::patch_status(queue, &status::cluster_queue(&old, &report, now))));
         }
         plan
     }
@@ -153,7 +154,7 @@ impl QueueAdapter {
         if let (Some(Decision::CohortStatus { report, .. }), Some(cohort)) =
             (effect, state.cohorts.get(&ObjectKey::global(name)))
         {
-            plan.write(Write::patch_status(cohort.as_ref(), &status::cohort(&report)));
+            plan.write(queue_status(Write::patch_status(cohort.as_ref(), &status::cohort(&report))));
         }
         plan
     }
@@ -164,7 +165,7 @@ impl QueueAdapter {
         let effect = self.scheduler.decision_for(&DecisionTarget::LocalQueue(key.clone()));
         if let (Some(Decision::LocalQueueStatus { report, .. }), Some(queue)) = (effect, state.local_queues.get(key)) {
             let status = status::local_queue(&queue.status.clone().unwrap_or_default(), &report, now);
-            plan.write(Write::patch_status(queue.as_ref(), &status));
+            plan.write(queue_status(Write::patch_status(queue.as_ref(), &status)));
         }
         plan
     }
@@ -204,6 +205,10 @@ impl QueueAdapter {
             _ => {}
         }
     }
+}
+
+fn queue_status(write: Option<Write>) -> Option<Write> {
+    write.map(|write| write.ranked(WriteRank::QueueStatus))
 }
 
 /// Carries the execution time of the replaced slice over to its successor: otherwise a job that

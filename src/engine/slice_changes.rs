@@ -54,7 +54,7 @@ mod tests {
 
     fn delete(name: &str) -> Write {
         let target = ObjectRef::named::<Workload>(Some("team".into()), name.into());
-        Write { target, op: WriteOp::Delete { uid: "1".into(), foreground: false }, blocked_by: Vec::new() }
+        Write::new(target, WriteOp::Delete { uid: "1".into(), foreground: false })
     }
 
     #[test]

@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn sent(target: ObjectRef, op: WriteOp) -> (String, String, Value) {
-        let request = request(&Write { target, op, blocked_by: Vec::new() }).expect("a request");
+        let request = request(&Write::new(target, op)).expect("a request");
         let body = serde_json::from_slice(request.body()).unwrap_or(Value::Null);
         (request.method().to_string(), request.uri().to_string(), body)
     }

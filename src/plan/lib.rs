@@ -131,6 +131,21 @@ pub struct Write {
     /// Other objects that this write depends on, or that depend on what it changes. The write is
     /// sent only while no write to any of them is in flight; otherwise its planner runs again.
     pub blocked_by: Vec<ObjectRef>,
+    /// Precedence over other writes.
+    pub rank: WriteRank,
+}
+
+/// Precedence of a write, the first one highest. A write that only reports gives way to those that
+/// let a job run, stop it, or release its quota.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WriteRank {
+    /// Lets a job run, stops it, or releases quota, or something waits for it that does.
+    #[default]
+    Decision,
+    /// Reports the numbers of a queue in its status.
+    QueueStatus,
+    /// Reports why a Workload is pending.
+    PendingCondition,
 }
 
 /// The operation of a write.
@@ -178,15 +193,26 @@ impl WriteOp {
 }
 
 impl Write {
+    /// Returns a write that nothing else blocks, of the highest rank.
+    pub fn new(target: ObjectRef, op: WriteOp) -> Self {
+        Self { target, op, blocked_by: Vec::new(), rank: WriteRank::default() }
+    }
+
     /// Returns a write that creates `object`.
     pub fn create<K: Resource<DynamicType = ()> + Serialize>(object: &K) -> Self {
-        Self { target: ObjectRef::of(object), op: WriteOp::Create(manifest(object)), blocked_by: Vec::new() }
+        Self::new(ObjectRef::of(object), WriteOp::Create(manifest(object)))
     }
 
     /// Returns this write, sent only while no write to any of `others` is in flight.
     #[must_use]
     pub fn blocked_while_in_flight(self, others: impl IntoIterator<Item = ObjectRef>) -> Self {
         Self { blocked_by: others.into_iter().collect(), ..self }
+    }
+
+    /// Returns this write with another rank.
+    #[must_use]
+    pub fn ranked(self, rank: WriteRank) -> Self {
+        Self { rank, ..self }
     }
 
     /// Reports whether this write was planned for exactly the object version with this metadata.
@@ -214,7 +240,7 @@ impl Write {
             value.remove("status");
         }
         let body = with_resource_version(old, merge_diff(&from, &to)?);
-        Some(Self { target: ObjectRef::of(old), op: WriteOp::Patch(body), blocked_by: Vec::new() })
+        Some(Self::new(ObjectRef::of(old), WriteOp::Patch(body)))
     }
 
     /// Returns the merge patch that sets the status of `old`; `None` if it already has this status.
@@ -239,7 +265,7 @@ impl Write {
         let before = before.map_or_else(|| Value::Object(Map::new()), to_value);
         let diff = merge_diff(&before, &to_value(status))?;
         let body = with_resource_version(old, Value::Object(Map::from_iter([("status".to_owned(), diff)])));
-        Some(Self { target: ObjectRef::of(old), op: WriteOp::PatchStatus(body), blocked_by: Vec::new() })
+        Some(Self::new(ObjectRef::of(old), WriteOp::PatchStatus(body)))
     }
 
     /// Returns a write that deletes `object`, and its dependents in the background.
@@ -255,7 +281,7 @@ impl Write {
 
     fn delete_with<K: Resource<DynamicType = ()>>(object: &K, foreground: bool) -> Self {
         let uid = object.meta().uid.clone().unwrap_or_default();
-        Self { target: ObjectRef::of(object), op: WriteOp::Delete { uid, foreground }, blocked_by: Vec::new() }
+        Self::new(ObjectRef::of(object), WriteOp::Delete { uid, foreground })
     }
 }
 

@@ -120,7 +120,7 @@ mod tests {
     }
 
     fn delete() -> Write {
-        Write { target: target(), op: WriteOp::Delete { uid: "u".into(), foreground: false }, blocked_by: Vec::new() }
+        Write::new(target(), WriteOp::Delete { uid: "u".into(), foreground: false })
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
         let mut writes = InFlight::default();
         let slice = ObjectRef { name: "slice".into(), ..target() };
         let gate = delete().blocked_while_in_flight([slice.clone()]);
-        let eviction = Write { target: slice, op: delete().op, blocked_by: vec![target()] };
+        let eviction = Write::new(slice, delete().op).blocked_while_in_flight([target()]);
         let open = writes.begin(&gate, &"job").expect("nothing is in flight");
         assert_eq!(writes.begin(&eviction, &"workload"), None);
 

@@ -21,6 +21,7 @@
 //! | [`pod_write_failures`] | the retry of a rejected pod write | its backoff ends |
 //! | [`planner_backoffs`] | the planner of any other failed write | its backoff ends |
 //! | [`deferred_events`] | Events about writes | all of them succeed |
+//! | [`write_budget`] | writes that only report | the API server accepted enough decisions, or has none to process |
 
 mod deferred_events;
 mod in_flight;
@@ -31,6 +32,7 @@ mod pod_write_failures;
 mod properties;
 mod slice_expectations;
 mod unacknowledged;
+mod write_budget;
 
 use std::collections::BTreeSet;
 
@@ -50,6 +52,7 @@ use slice_expectations::SliceExpectations;
 use sluice_plan::{EventRecord, ObjectKey, Write, WriteOp};
 use sluice_raycluster::ReplicaFailure;
 use unacknowledged::UnacknowledgedWrites;
+use write_budget::{Admission, WriteBudget};
 
 /// After this time, the effect of an unanswered write has been observed or will never occur: the
 /// API server times out a request after a minute (`kube-apiserver --request-timeout`).
@@ -67,6 +70,7 @@ pub(super) struct WriteTracker {
     pod_write_failures: PodWriteFailures,
     planner_backoffs: PlannerBackoffs<PlannerKey>,
     deferred_events: DeferredEvents,
+    budget: WriteBudget<PlannerKey>,
 }
 
 /// The writes and Events of a plan that can be sent now.
@@ -76,7 +80,8 @@ pub(super) struct Begun {
     pub(super) sent: Vec<(WriteId, Write)>,
     /// Events that no write of the plan delays.
     pub(super) events: Vec<EventRecord>,
-    /// End of the first backoff of a write in the plan; `None` if none is in backoff.
+    /// First time at which a write of the plan that was left out can be sent; `None` if no write
+    /// waits for a time.
     pub(super) retry_at: Option<Timestamp>,
     /// The planner runs again, because the failures that it reports have changed.
     pub(super) changes_failures: bool,
@@ -103,8 +108,8 @@ pub(super) struct Settled {
 }
 
 impl WriteTracker {
-    /// Begins the writes of a plan, in order. A write is left out while it is in backoff, or blocked
-    /// by a write to its target or to an object that it depends on.
+    /// Begins the writes of a plan, in order. A write is left out while it is in backoff, blocked by
+    /// a write to its target or to an object that it depends on, or gives way to other writes.
     pub(super) fn begin(
         &mut self,
         planner: &PlannerKey,
@@ -116,11 +121,19 @@ impl WriteTracker {
         let changes_failures = self.pod_write_failures.retain_planned(planner, &writes);
         let mut begun = Begun { changes_failures, ..Begun::default() };
         let is_only_events = writes.is_empty();
+        let is_granted = self.budget.take_grant(planner);
         for write in writes {
-            if let Some(retry_at) = self.pod_write_failures.retry_at(planner, &write.target).filter(|at| *at > now) {
-                begun.retry_at = Some(begun.retry_at.map_or(retry_at, |first| first.min(retry_at)));
-            } else if let Some((id, write)) = self.begin_write(planner, write, observed) {
-                begun.sent.push((id, write));
+            let retry_at = self.pod_write_failures.retry_at(planner, &write.target).filter(|at| *at > now);
+            let admission = match retry_at {
+                Some(at) => Admission::NotBefore(at),
+                None => self.budget.admit(planner, &write, is_granted, now),
+            };
+            match admission {
+                Admission::Admitted => begun.sent.extend(self.begin_write(planner, write, observed, now)),
+                Admission::Waiting => {}
+                Admission::NotBefore(at) => {
+                    begun.retry_at = Some(begun.retry_at.map_or(at, |first| first.min(at)));
+                }
             }
         }
         begun.events = self.deferred_events.defer(&begun.sent, events, is_only_events);
@@ -128,12 +141,19 @@ impl WriteTracker {
     }
 
     /// Begins one write; `None` if it is blocked. The planner is then released once it is not.
-    fn begin_write(&mut self, planner: &PlannerKey, write: Write, observed: &ClusterState) -> Option<(WriteId, Write)> {
+    fn begin_write(
+        &mut self,
+        planner: &PlannerKey,
+        write: Write,
+        observed: &ClusterState,
+        now: Timestamp,
+    ) -> Option<(WriteId, Write)> {
         let write = self.slice_expectations.serialize_after_last(write);
         if self.unacknowledged.is_blocked(&write, planner) {
             return None;
         }
         let id = self.in_flight.begin(&write, planner)?;
+        self.budget.begin(id, &write, now);
         self.pod_expectations.record(id, &write, target_pod(&write, observed));
         self.slice_expectations.record(&write);
         Some((id, write))
@@ -179,6 +199,7 @@ impl WriteTracker {
             }
         }
         settled.released.planners.extend(planners);
+        settled.released.planners.extend(self.budget.on_result(id, result.is_ok(), now));
         self.drop_settled_slices();
         settled
     }
@@ -234,6 +255,7 @@ impl WriteTracker {
         let mut planners = self.unacknowledged.expire(now);
         planners.extend(self.pod_write_failures.expire(now));
         planners.extend(self.planner_backoffs.expire(now));
+        planners.extend(self.budget.expire(now));
         self.drop_settled_slices();
         Released { planners, pod_owners: self.pod_expectations.expire(now) }
     }
@@ -246,6 +268,7 @@ impl WriteTracker {
             self.pod_expectations.next_deadline(),
             self.pod_write_failures.next_deadline(),
             self.planner_backoffs.next_deadline(),
+            self.budget.next_deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }

@@ -19,7 +19,7 @@ use crate::{WriteError, WriteOutcome};
 use sluice_api::kueue::Workload;
 use sluice_api::kueue::scheduling_gate::{self, is_gated};
 use sluice_api::ray::RayCluster;
-use sluice_plan::{EventRecord, ObjectKey, ObjectRef, Write, WriteOp};
+use sluice_plan::{EventRecord, ObjectKey, ObjectRef, Write, WriteOp, WriteRank};
 
 /// The objects that are written: a cluster, pods of it, and slices of one job.
 const OBJECTS: [(&str, &str); 5] =
@@ -29,7 +29,7 @@ const OBJECTS: [(&str, &str); 5] =
 #[derive(Debug, Clone)]
 enum Step {
     /// A planner plans a write to an object, or nothing.
-    Plan { planner: usize, object: Option<usize>, change: Planned, depends_on: Option<usize> },
+    Plan { planner: usize, object: Option<usize>, change: Planned, depends_on: Option<usize>, rank: WriteRank },
     /// The API server processes a write in flight.
     Process { write: usize, fate: Fate },
     /// The response to a write in flight arrives.
@@ -80,9 +80,16 @@ fn histories() -> impl Strategy<Value = Vec<Step>> {
         3 => any::<bool>().prop_map(|takes_effect| Fate::Lost { takes_effect }),
     ];
     let object = 0..OBJECTS.len();
-    let plan = (0..3_usize, prop::option::weighted(0.9, object.clone()), change, prop::option::of(object.clone()));
+    let rank = prop::sample::select(vec![WriteRank::Decision, WriteRank::QueueStatus, WriteRank::PendingCondition]);
     let plan =
-        plan.prop_map(|(planner, object, change, depends_on)| Step::Plan { planner, object, change, depends_on });
+        (0..3_usize, prop::option::weighted(0.9, object.clone()), change, prop::option::of(object.clone()), rank);
+    let plan = plan.prop_map(|(planner, object, change, depends_on, rank)| Step::Plan {
+        planner,
+        object,
+        change,
+        depends_on,
+        rank,
+    });
     let step = prop_oneof![
         6 => plan,
         3 => (0..8_usize, fate).prop_map(|(write, fate)| Step::Process { write, fate }),
@@ -134,7 +141,9 @@ impl Harness {
 
     fn run(&mut self, step: Step) {
         match step {
-            Step::Plan { planner, object, change, depends_on } => self.plan(planner, object, change, depends_on),
+            Step::Plan { planner, object, change, depends_on, rank } => {
+                self.plan(planner, object, change, depends_on, rank);
+            }
             Step::Process { write, fate } => {
                 let count = self.requests.len().max(1);
                 self.process(write % count, fate);
@@ -154,7 +163,14 @@ impl Harness {
         }
     }
 
-    fn plan(&mut self, planner: usize, object: Option<usize>, change: Planned, depends_on: Option<usize>) {
+    fn plan(
+        &mut self,
+        planner: usize,
+        object: Option<usize>,
+        change: Planned,
+        depends_on: Option<usize>,
+        rank: WriteRank,
+    ) {
         let key = ObjectKey::new("ns", "a");
         let planner = [
             PlannerKey::RayCluster(key.clone()),
@@ -165,8 +181,10 @@ impl Harness {
         let write = object.map(|object| (object, self.planned_write(object, change)));
         let events = write.iter().map(|(_, write)| event(&write.target)).collect();
         let blockers = depends_on.map(|object| decode(object, manifest(object)).reference());
-        let writes: Vec<Write> =
-            write.iter().map(|(_, write)| write.clone().blocked_while_in_flight(blockers.clone())).collect();
+        let writes: Vec<Write> = write
+            .iter()
+            .map(|(_, write)| write.clone().blocked_while_in_flight(blockers.clone()).ranked(rank))
+            .collect();
         let is_planned = !writes.is_empty();
 
         let begun = self.tracker.begin(&planner, writes, events, &self.observed, self.now);
@@ -311,8 +329,12 @@ impl Harness {
         }
     }
 
+    /// Runs the released planners, which plan nothing more.
     fn release(&mut self, released: &Released) {
         self.blocked.retain(|planner| !released.planners.contains(planner));
+        for planner in &released.planners {
+            self.tracker.budget.take_grant(planner);
+        }
     }
 
     /// Advances time; nothing expires before the deadline that the tracker reported.
@@ -417,7 +439,7 @@ fn refused(code: u16) -> WriteError {
 }
 
 /// Returns the number of entries of each part of the tracker.
-fn tracked(tracker: &WriteTracker) -> [(&'static str, usize); 7] {
+fn tracked(tracker: &WriteTracker) -> [(&'static str, usize); 8] {
     [
         ("in flight", tracker.in_flight.len()),
         ("unacknowledged", tracker.unacknowledged.len()),
@@ -426,6 +448,7 @@ fn tracked(tracker: &WriteTracker) -> [(&'static str, usize); 7] {
         ("pod write failures", tracker.pod_write_failures.len()),
         ("planner backoffs", tracker.planner_backoffs.len()),
         ("deferred Events", tracker.deferred_events.len()),
+        ("write budget", tracker.budget.len()),
     ]
 }
 
@@ -439,7 +462,7 @@ proptest! {
             harness.run(step);
         }
         harness.settle();
-        prop_assert_eq!(tracked(&harness.tracker).map(|(_, count)| count), [0; 7], "{:?}", harness.tracker);
+        prop_assert_eq!(tracked(&harness.tracker).map(|(_, count)| count), [0; 8], "{:?}", harness.tracker);
         prop_assert_eq!(harness.tracker.next_deadline(), None);
         prop_assert_eq!(harness.blocked, BTreeSet::new());
     }
@@ -451,7 +474,7 @@ fn deletion_is_settled_by_a_new_object_of_the_same_name() {
     let mut harness = Harness::new();
     harness.edit(0);
     harness.relist();
-    harness.plan(1, Some(0), Planned::Delete { foreground: false }, None);
+    harness.plan(1, Some(0), Planned::Delete { foreground: false }, None, WriteRank::Decision);
     harness.process(0, Fate::Processed);
     harness.edit(0);
     harness.relist();
@@ -467,7 +490,7 @@ fn deletion_that_is_not_found_for_another_reason_is_planned_again() {
     let mut harness = Harness::new();
     harness.edit(1);
     harness.relist();
-    harness.plan(0, Some(1), Planned::Delete { foreground: false }, None);
+    harness.plan(0, Some(1), Planned::Delete { foreground: false }, None, WriteRank::Decision);
     harness.process(0, Fate::Refused(404));
 
     harness.respond(0);

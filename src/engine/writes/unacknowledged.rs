@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn patch(name: &str) -> Write {
-        Write { target: object(name), op: WriteOp::Patch(json!({"spec": {}})), blocked_by: Vec::new() }
+        Write::new(object(name), WriteOp::Patch(json!({"spec": {}})))
     }
 
     fn delete(name: &str) -> Write {

@@ -62,12 +62,12 @@ impl GenericJob for FakeJob {
         self.members.clone()
     }
     fn suspend_template(&self) -> Option<Write> {
-        let write = Write { target: self.reference(), op: WriteOp::Patch(Value::Null), blocked_by: Vec::new() };
+        let write = Write::new(self.reference(), WriteOp::Patch(Value::Null));
         self.template_is_open.then_some(write)
     }
     fn set_gate(&self, member: &str, gate: Gate) -> Option<Write> {
         self.gate_writes.borrow_mut().push((member.to_owned(), gate == Gate::Open));
-        Some(Write { target: self.reference(), op: WriteOp::Patch(Value::Null), blocked_by: Vec::new() })
+        Some(Write::new(self.reference(), WriteOp::Patch(Value::Null)))
     }
     fn pending_member(&self) -> Option<String> {
         self.members.iter().find(|member| Some(&member.name) == self.pending.as_ref()).map(|member| member.uid.clone())
@@ -80,7 +80,7 @@ impl GenericJob for FakeJob {
     }
     fn ungate_pod(&self, member: &str, pod: &str, _: &PodAssignment) -> Option<Write> {
         let target = ObjectRef { kind: "Pod".into(), name: format!("{member}/{pod}"), ..self.reference() };
-        Some(Write { target, op: WriteOp::Patch(Value::Null), blocked_by: Vec::new() })
+        Some(Write::new(target, WriteOp::Patch(Value::Null)))
     }
     fn conditions(&self) -> &[Condition] {
         &self.conditions
