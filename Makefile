@@ -19,10 +19,6 @@ ROBOTO_VERSION := 0.0.1
 # that the selected packages ask for, and another selection would build them a second time.
 CARGO_TEST := cargo test --locked --workspace
 
-# What computes takes only the time that suites beside it (.ci/run) leave, which wait for processes: Ray lowers the priority of its
-# workers further than nice can.
-IDLE := chrt --idle 0
-
 # Random cases for each property; a plain `cargo test` tries fewer. The cases are the same on every run, so that a commit
 # passes or fails reproducibly; RNG_SEED=7 generates others.
 CASES ?= 2000
@@ -108,11 +104,11 @@ record-responses: testenv ## Record the responses of a real API server that the 
 	$(TARGET)/debug/xtask record-responses
 
 test: test-binaries testenv kuberay ## Run all tests: units, simulated histories, and scenarios on a real control plane.
-	cd testenv && $(IDLE) go test -vet=off ./...
-	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) $(IDLE) $(CARGO_TEST) --lib --bins
-	$(IDLE) $(CARGO_TEST) --test queue_bench
-	$(SIMULATED) $(IDLE) $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
-	$(IDLE) $(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
+	cd testenv && go test -vet=off ./...
+	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) $(CARGO_TEST) --lib --bins
+	$(CARGO_TEST) --test queue_bench
+	$(SIMULATED) $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
+	$(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
 	$(CARGO_TEST) --test integration -- --test-threads=3
 
 test-binaries:
