@@ -94,7 +94,7 @@ impl QueueAdapter {
     }
 
     /// Returns the PodSets of a pending slice that are bound to flavors without headroom; see
-    /// [`queue::Engine::pinned`].
+    /// [`queue::Scheduler::pinned_pod_sets`].
     pub(super) fn flavor_bound_pod_sets(&self, slice: &Workload) -> BTreeSet<String> {
         self.scheduler.pinned_pod_sets(&ObjectKey::of(slice))
     }

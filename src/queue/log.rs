@@ -48,7 +48,7 @@ enum LogLine<'a> {
     Cycle { at: Timestamp, decisions: Vec<DecisionRecord> },
 }
 
-/// Serializable form of an [`Event`].
+/// Serializable form of an [`Input`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum RecordedInput<'a> {

@@ -22,7 +22,7 @@ const DRAFT_CLUSTER_NAME: &str = "draft";
 /// Desired state of a RayService with a valid spec.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DesiredService {
-    /// Hash of the RayCluster spec; see [`hash::of`].
+    /// Hash of the RayCluster spec; see [`spec_hash::compute`].
     pub(super) cluster_spec_hash: String,
     /// Serve configuration of its RayClusters.
     pub(super) serve_config: ServeConfig,

@@ -7,7 +7,7 @@ use sluice_api::canonical_hash;
 use sluice_api::ray::{PodTemplate, RayCluster, RayClusterSpec, names};
 use sluice_raycluster::{auth, canonical_json};
 
-/// Prefix of hashes of specs in canonical form; see [`plain`].
+/// Prefix of hashes of specs in canonical form; see [`canonical_json`].
 const CANONICAL_PREFIX: &str = "plain-";
 
 /// Result of comparing a RayCluster with the desired spec.

@@ -1,5 +1,5 @@
 //! Rotates the certificate: watches the Secret and the MutatingWebhookConfiguration, and performs
-//! the steps of [`steps::next`] until none is left. Every replica does so; of two simultaneous
+//! the steps of [`rotation::next_step`] until none is left. Every replica does so; of two simultaneous
 //! writes the API server rejects one, and that replica continues with the result of the other.
 
 use std::sync::Arc;

@@ -46,7 +46,7 @@ impl Scale {
         scaled(full, self.0).max(least)
     }
 
-    /// Like [`Self::of`], for each of two numbers whose product is scaled.
+    /// Like [`scale`](Self::scale), for each of two numbers whose product is scaled.
     fn scale_root(self, full: usize, least: usize) -> usize {
         scaled(full, self.0.sqrt()).max(least)
     }

@@ -204,7 +204,7 @@ impl CohortTree {
 }
 
 impl CohortTree {
-    /// Returns the same as [`Tree::binding`] if nothing is in use.
+    /// Returns the same as [`binding_limit`](Self::binding_limit) if nothing is in use.
     pub(crate) fn binding_limit_when_idle(
         &self,
         cluster_queue: NodeId,
