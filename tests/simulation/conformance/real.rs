@@ -46,8 +46,7 @@ impl RealControlPlane {
     pub(super) async fn start() -> Self {
         let options = TestEnvOptions { gateway_api: true, flags: &["--nodes", "40"], ..TestEnvOptions::default() };
         let env = TestEnv::start_with(options).await;
-        // Simulated scripts run without this policy, and they move services that hold quota
-        // to other queues.
+        // It rejects what scripts do: they move services that hold quota to other queues.
         env.delete_policy("sluice-queue-names").await;
         let manager = env.manager().await;
         let observer = Arc::new(NamespaceWatcher::start(&env.client));
