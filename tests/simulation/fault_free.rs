@@ -82,7 +82,7 @@ fn process_runner(chance: &SeededRandom, setting: WorldOptions) -> ProcessRunner
 /// Waits until the system is quiescent.
 ///
 /// # Errors
-/// When it is not quiescent within [`TIMEOUT`].
+/// Fails if it is not quiescent within [`TIMEOUT`].
 pub async fn wait_until_quiescent(world: &SharedWorld) -> Result<(), String> {
     let started = world.time.elapsed();
     loop {

@@ -15,3 +15,4 @@ mod recreate;
 mod redis_cleanup;
 mod replica_failure;
 mod unacknowledged;
+mod write_ranks;

@@ -165,8 +165,7 @@ func (e *Environment) writeFiles() error {
 	}
 	e.plane = &controlPlane{
 		layout: e.layout, certs: certs, address: address, assets: e.options.Assets,
-		typeCheckPolicies: e.options.TypeCheckPolicies,
-		etcdPort:          ports[0], etcdPeerPort: ports[1], apiserverPort: ports[2],
+		typeCheckPolicies: e.options.TypeCheckPolicies, etcdPort: ports[0], etcdPeerPort: ports[1], apiserverPort: ports[2],
 		controllerManagerPort: ports[3], schedulerPort: ports[4],
 	}
 	e.token = rand.Text()

@@ -1,0 +1,30 @@
+//! Statuses of queues and conditions of pending Workloads give way to writes that decide.
+
+use super::control_plane::ControlPlane;
+use super::fixtures::{control_plane, put_cluster};
+use sluice_queue::Settings;
+
+/// Returns whether the pending slice is reported on itself, and in the status of its ClusterQueue.
+fn reports(plane: &ControlPlane, job: &str) -> (bool, bool) {
+    let is_counted = plane.object("ClusterQueue", "cq")["status"]["pendingWorkloads"] == 1;
+    (plane.slice_condition(job, "QuotaReserved").is_some(), is_counted)
+}
+
+#[test]
+fn reports_wait_while_a_decision_is_in_flight_but_not_for_ever() {
+    // Given a cluster that fills its queue, whose pods the API server has not created yet,
+    let mut plane = control_plane(Settings::default(), "2");
+    plane.delayed_kind = Some("Pod");
+    put_cluster(&mut plane, "first", "low", 1);
+    plane.advance(10);
+    assert_eq!(reports(&plane, "first"), (true, false));
+
+    // when another one is pending, then nothing reports it yet;
+    put_cluster(&mut plane, "second", "low", 1);
+    plane.advance(0);
+    assert_eq!(reports(&plane, "second"), (false, false));
+
+    // and when one second has passed for each of the reports, then all are written.
+    plane.advance(5);
+    assert_eq!(reports(&plane, "second"), (true, true));
+}
