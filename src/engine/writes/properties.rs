@@ -186,6 +186,8 @@ impl Harness {
             .map(|(_, write)| write.clone().blocked_while_in_flight(blockers.clone()).ranked(rank))
             .collect();
         let is_planned = !writes.is_empty();
+        // A new plan replaces the last one, and what that one waited for.
+        self.blocked.remove(&planner);
 
         let begun = self.tracker.begin(&planner, writes, events, &self.observed, self.now);
 
