@@ -69,7 +69,7 @@ fn run_mutant(copy: &Path, patch: &Path) -> Option<String> {
 
 fn apply(bug: &Path, to: &Path, flags: &[&str]) -> Output {
     let mut patch = Command::new("patch");
-    patch.args(["--strip=1", "--silent"]).args(flags).arg("--input").arg(bug);
+    patch.args(["--strip=1", "--fuzz=0", "--silent"]).args(flags).arg("--input").arg(bug);
     patch.current_dir(to).output().expect("patch")
 }
 
