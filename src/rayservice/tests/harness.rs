@@ -1,44 +1,34 @@
 //! Test harness of the planner: an object store that applies its writes, simulated controllers, and
 //! Serve dashboards. Time passes only when nothing is left to do.
 
+mod controllers;
+mod dashboard;
 mod objects;
-mod ways;
+mod stored_object;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
+use controllers::FakeWorker;
+use dashboard::FakeDashboard;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube_core::ResourceExt;
-use objects::head_pod;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use ways::FakeWorker;
+use stored_object::StoredObject;
 
 use crate::incremental::gateway::{TrafficRouting, gateway_namespaced_name};
 use crate::incremental::http_route::{ServiceBackends, route_name, route_names};
-use crate::{ObservedService, ServeObservation, plan, serve_config_history};
+use crate::{DesiredService, ObservedService, ServeObservation, plan, serve_config_history};
 use sluice_api::condition;
 use sluice_api::gateway_api::{Gateway, HTTPRoute};
-use sluice_api::ray::{RayCluster, RayService, names};
-use sluice_plan::{EventRecord, Plan, ServeCall, ServeRequest, Write, WriteOp};
-use sluice_plan::{ServeAnswer, ServeError, ServeReply};
+use sluice_api::ray::{RayCluster, RayService};
+use sluice_plan::{EventRecord, Plan, Write, WriteOp};
 
 /// Kind and name of an object.
 type KindAndName = (String, String);
-
-/// Simulated Serve dashboard of one cluster.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct FakeDashboard {
-    /// Applied configurations, newest last.
-    pub(crate) applied: Vec<Value>,
-    deployed_at: Option<Timestamp>,
-    /// Running replicas of each deployment while others start.
-    running_before_scaling: u64,
-    scaled_at: Option<Timestamp>,
-    /// IP addresses of the workers that hold its replicas.
-    locations: Vec<String>,
-}
 
 /// Simulated cluster with one RayService.
 #[derive(Debug, Clone)]
@@ -87,7 +77,7 @@ pub(crate) struct Harness {
     /// Time at which a cluster stopped receiving requests, by UID: a later cluster of the same name
     /// has not served.
     stopped_serving_at: BTreeMap<String, Timestamp>,
-    objects: BTreeMap<KindAndName, Value>,
+    objects: BTreeMap<KindAndName, StoredObject>,
     observations: BTreeMap<String, ServeObservation>,
     last_resource_version: u64,
 }
@@ -139,7 +129,7 @@ impl Harness {
     pub(crate) fn delete(&mut self, kind: &str, name: &str) {
         let now = self.now;
         let key = (kind.to_owned(), name.to_owned());
-        if let Some(object) = self.objects.get_mut(&key) {
+        if let Some(object) = self.objects.get_mut(&key).map(StoredObject::manifest_mut) {
             object["metadata"]["deletionTimestamp"] = json!(now);
             if object.pointer("/metadata/finalizers").is_none_or(|finalizers| finalizers == &json!([])) {
                 self.objects.remove(&key);
@@ -198,34 +188,42 @@ impl Harness {
 
     /// Returns the plan for the current state.
     pub(crate) fn plan(&self) -> Plan {
-        let Some(service) = self.service() else { return Plan::default() };
-        let (clusters, pods, services) =
-            (self.clusters(), self.objects_of_kind::<Pod>("Pod"), self.objects_of_kind::<Service>("Service"));
+        let Some(stored) = self.stored("RayService").next() else { return Plan::default() };
+        let service = stored.decoded::<RayService>();
+        let desired = stored.derived(|| DesiredService::from_service(&service));
+        let clusters = self.decoded::<RayCluster>("RayCluster");
+        let clusters: Vec<&RayCluster> = clusters.iter().map(AsRef::as_ref).collect();
+        let (pods, services) = (self.decoded::<Pod>("Pod"), self.decoded::<Service>("Service"));
+        let services: Vec<&Service> = services.iter().map(AsRef::as_ref).collect();
         let slices = self.serve_endpoint_slices();
-        let revisions = self.objects_of_kind::<ControllerRevision>("ControllerRevision");
-        let configs =
-            revisions.iter().filter_map(|object| Some((object, serve_config_history::read_stored_config(object)?)));
+        let configs = self.stored("ControllerRevision").map(|stored| {
+            let revision = stored.decoded::<ControllerRevision>();
+            let config = stored.derived(|| serve_config_history::read_stored_config(&revision));
+            (revision, config)
+        });
         let configs: Vec<_> = configs.collect();
-        let (gateways, classes) = (self.objects_of_kind::<Gateway>("Gateway"), self.objects_of_kind("GatewayClass"));
+        let (gateways, classes) = (self.decoded::<Gateway>("Gateway"), self.decoded("GatewayClass"));
         let (current, all_names) = (route_name(&service), route_names(&service));
-        let mut routes = self.objects_of_kind::<HTTPRoute>("HTTPRoute");
-        routes.retain(|route| all_names.contains(&route.name_any()));
+        let routes = self.decoded::<HTTPRoute>("HTTPRoute");
+        let routes = || routes.iter().map(AsRef::as_ref).filter(|route| all_names.contains(&route.name_any()));
         let backend_slices = self.backend_endpoint_slices();
         let workers = self.worker_pods_by_cluster();
         plan(&ObservedService {
             service: &service,
-            desired: &crate::DesiredService::from_service(&service),
-            clusters: clusters.iter().collect(),
-            head_pods: pods.iter().collect(),
-            services: services.iter().collect(),
+            desired: &desired,
+            head_pods: pods.iter().map(AsRef::as_ref).collect(),
+            services: services.clone(),
             endpoint_slices: slices.iter().collect(),
             routing: TrafficRouting {
-                gateway: gateways.iter().find(|gateway| gateway.name_any() == gateway_namespaced_name(&service).1),
-                gateway_class: classes.first(),
-                route: routes.iter().find(|route| route.name_any() == current),
-                previous_routes: routes.iter().filter(|route| route.name_any() != current).collect(),
-                backends: ServiceBackends::new(&service, &clusters.iter().collect::<Vec<_>>(), BTreeSet::new()),
-                backend_services: services.iter().collect(),
+                gateway: gateways
+                    .iter()
+                    .map(AsRef::as_ref)
+                    .find(|gateway| gateway.name_any() == gateway_namespaced_name(&service).1),
+                gateway_class: classes.first().map(AsRef::as_ref),
+                route: routes().find(|route| route.name_any() == current),
+                previous_routes: routes().filter(|route| route.name_any() != current).collect(),
+                backends: ServiceBackends::new(&service, &clusters, BTreeSet::new()),
+                backend_services: services,
                 backend_endpoint_slices: backend_slices.iter().collect(),
             },
             worker_pods: workers.iter().map(|(cluster, pods)| (cluster.clone(), pods.iter().collect())).collect(),
@@ -236,8 +234,11 @@ impl Harness {
                 .collect(),
             stored_configs: configs
                 .iter()
-                .map(|(object, config)| serve_config_history::StoredServeConfig { revision: object, config })
+                .filter_map(|(revision, config)| {
+                    Some(serve_config_history::StoredServeConfig { revision, config: config.as_ref().as_ref()? })
+                })
                 .collect(),
+            clusters,
             is_queued: self.is_queued,
             default_zero_downtime: self.default_zero_downtime,
             now: self.now,
@@ -245,11 +246,15 @@ impl Harness {
     }
 
     pub(crate) fn service(&self) -> Option<RayService> {
-        self.objects_of_kind("RayService").pop()
+        self.observed_service().map(Rc::unwrap_or_clone)
+    }
+
+    fn observed_service(&self) -> Option<Rc<RayService>> {
+        Some(self.stored("RayService").next()?.decoded())
     }
 
     pub(crate) fn clusters(&self) -> Vec<RayCluster> {
-        self.objects_of_kind("RayCluster")
+        self.decoded("RayCluster").into_iter().map(Rc::unwrap_or_clone).collect()
     }
 
     pub(crate) fn cluster(&self, name: &str) -> RayCluster {
@@ -258,7 +263,8 @@ impl Harness {
 
     /// Returns the names of the clusters that are not terminating.
     pub(crate) fn live_clusters(&self) -> Vec<String> {
-        let living = self.clusters().into_iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
+        let clusters = self.decoded::<RayCluster>("RayCluster").into_iter();
+        let living = clusters.filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
         living.map(|cluster| cluster.name_any()).collect()
     }
 
@@ -269,7 +275,7 @@ impl Harness {
 
     /// Returns the object of this kind and name; None if it does not exist.
     pub(crate) fn object(&self, kind: &str, name: &str) -> Option<&Value> {
-        self.objects.get(&(kind.to_owned(), name.to_owned()))
+        self.objects.get(&(kind.to_owned(), name.to_owned())).map(StoredObject::manifest)
     }
 
     /// Returns the names of the objects of a kind.
@@ -279,7 +285,7 @@ impl Harness {
 
     /// Returns the cluster that the serve Service selects; None if there is none.
     pub(crate) fn selected_cluster(&self) -> Option<String> {
-        let serve = format!("{}-serve-svc", self.service()?.name_any());
+        let serve = format!("{}-serve-svc", self.observed_service()?.name_any());
         let selector = self.object("Service", &serve)?.pointer("/spec/selector/ray.io~1cluster")?;
         selector.as_str().map(str::to_owned)
     }
@@ -295,7 +301,8 @@ impl Harness {
 
     /// Returns status and reason of a condition of the RayService; None if it is not set.
     pub(crate) fn condition(&self, type_: &str) -> Option<(String, String)> {
-        let status = self.service()?.status?;
+        let service = self.observed_service()?;
+        let status = service.status.as_ref()?;
         let condition = condition::get(&status.conditions, type_)?;
         Some((condition.status.clone(), condition.reason.clone()))
     }
@@ -323,9 +330,13 @@ impl Harness {
         self.notes.iter().filter(|note| note.reason == reason).count()
     }
 
-    fn objects_of_kind<K: DeserializeOwned>(&self, kind: &str) -> Vec<K> {
-        let objects = self.objects.iter().filter(|((of, _), _)| of == kind);
-        objects.map(|(_, object)| serde_json::from_value(object.clone()).expect("an object of its kind")).collect()
+    /// Iterates over the objects of a kind, by name.
+    fn stored(&self, kind: &str) -> impl Iterator<Item = &StoredObject> {
+        self.objects.iter().filter(move |((of, _), _)| of == kind).map(|(_, object)| object)
+    }
+
+    fn decoded<K: DeserializeOwned + 'static>(&self, kind: &str) -> Vec<Rc<K>> {
+        self.stored(kind).map(StoredObject::decoded).collect()
     }
 
     pub(crate) fn create(&mut self, kind: &str, mut object: Value) {
@@ -335,12 +346,12 @@ impl Harness {
         object["metadata"]["resourceVersion"] = json!(self.last_resource_version.to_string());
         object["metadata"]["creationTimestamp"] = json!(condition::whole_seconds(self.now));
         object["metadata"]["generation"] = json!(1);
-        self.objects.entry((kind.to_owned(), name)).or_insert(object);
+        self.objects.entry((kind.to_owned(), name)).or_insert_with(|| StoredObject::new(object));
     }
 
     fn patch(&mut self, key: &KindAndName, patch: &Value) {
         self.last_resource_version += 1;
-        let Some(object) = self.objects.get_mut(key) else { return };
+        let Some(object) = self.objects.get_mut(key).map(StoredObject::manifest_mut) else { return };
         let before = object.clone();
         json_patch::merge(object, patch);
         object["metadata"]["resourceVersion"] = json!(self.last_resource_version.to_string());
@@ -358,7 +369,7 @@ impl Harness {
         match &write.op {
             WriteOp::Create(object) => self.create(&write.target.kind, object.clone()),
             WriteOp::Patch(patch) | WriteOp::PatchStatus(patch) => {
-                let current = self.objects.get(&key).map(|object| &object["metadata"]["resourceVersion"]);
+                let current = self.object(&key.0, &key.1).map(|object| &object["metadata"]["resourceVersion"]);
                 assert_eq!(
                     current,
                     patch.pointer("/metadata/resourceVersion"),
@@ -370,7 +381,7 @@ impl Harness {
                 self.patch(&key, &patch);
             }
             WriteOp::Delete { uid, foreground } => {
-                let object = self.objects.get_mut(&key).expect("the deleted object");
+                let object = self.object(&key.0, &key.1).expect("the deleted object");
                 assert_eq!(object["metadata"]["uid"], json!(uid));
                 if write.target.kind == "ControllerRevision" {
                     self.objects.remove(&key);
@@ -390,7 +401,7 @@ impl Harness {
                     assert!(kept >= min, "{} was kept for only {kept:?}", key.1);
                 }
                 let now = self.now;
-                let object = self.objects.get_mut(&key).expect("the deleted object");
+                let object = self.objects.get_mut(&key).expect("the deleted object").manifest_mut();
                 object["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
                 object["metadata"]["deletionTimestamp"] = json!(now);
             }
@@ -400,122 +411,8 @@ impl Harness {
     /// Returns true if the RayService should keep serving: it is neither terminating nor being
     /// suspended.
     fn should_serve(&self) -> bool {
-        let runs = |service: RayService| service.metadata.deletion_timestamp.is_none();
+        let runs = |service: Rc<RayService>| service.metadata.deletion_timestamp.is_none();
         let suspending = self.condition("Suspending").is_some_and(|(status, _)| status == "True");
-        self.service().is_some_and(runs) && !suspending
-    }
-
-    /// Simulates the RayCluster operator and the Kubernetes controllers, and checks that requests
-    /// go only to ready clusters.
-    fn run_controllers(&mut self) {
-        self.run_gateway_controller();
-        for cluster in self.clusters() {
-            self.run_worker_controller(&cluster);
-            let (name, now) = (cluster.name_any(), self.now);
-            let pod = ("Pod".to_owned(), format!("{name}-head"));
-            let wants_pods = cluster.metadata.deletion_timestamp.is_none() && cluster.spec.suspend != Some(true);
-            if wants_pods && self.pods_start && !self.objects.contains_key(&pod) {
-                self.create("Pod", head_pod(&cluster));
-            }
-            if !wants_pods && !self.pods_stay_terminating {
-                self.objects.remove(&pod);
-                self.dashboards.remove(&cluster.uid().unwrap_or_default());
-            }
-            let has_head = self.objects.contains_key(&pod);
-            if cluster.metadata.deletion_timestamp.is_some() && !has_head {
-                self.objects.remove(&("RayCluster".to_owned(), name));
-                continue;
-            }
-            let conditions = cluster.conditions();
-            if condition::is_true(conditions, names::HEAD_POD_READY) != has_head || conditions.is_empty() {
-                let ready = json!({
-                    "type": names::HEAD_POD_READY, "status": if has_head { "True" } else { "False" },
-                    "reason": if has_head { "HeadPodRunningAndReady" } else { "HeadPodNotFound" },
-                    "message": "", "lastTransitionTime": condition::whole_seconds(now),
-                });
-                let workers = i32::from(has_head && self.has_workers);
-                let status = json!({"status": {"conditions": [ready], "readyWorkerReplicas": workers}});
-                self.patch(&("RayCluster".into(), name), &status);
-            }
-        }
-        if let Some(cluster) = self.selected_cluster().filter(|cluster| self.served_by.last() != Some(cluster)) {
-            let uid = self.uid_of(&cluster).expect("an existing cluster");
-            assert!(
-                self.dashboards.get(&uid).is_some_and(|serve| serve.is_running(self)),
-                "{cluster} is not ready for requests"
-            );
-            let has_endpoint = self
-                .serve_endpoint_slices()
-                .iter()
-                .flat_map(|slice| slice.endpoints.iter().flatten())
-                .any(|endpoint| endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) == Some(true));
-            assert!(has_endpoint, "{cluster} has no ready endpoint");
-            if let Some(before) = self.served_by.last().and_then(|before| self.uid_of(before)) {
-                self.stopped_serving_at.insert(before, self.now);
-            }
-            self.stopped_serving_at.remove(&uid);
-            self.served_by.push(cluster);
-        }
-    }
-
-    fn serve_reply(&mut self, call: &ServeCall) -> ServeReply {
-        let reply = |answer| ServeReply {
-            namespace: call.namespace.clone(),
-            cluster: call.cluster.clone(),
-            uid: call.uid.clone(),
-            head_uid: call.head_uid.clone(),
-            called_at: self.now,
-            answered_at: self.now,
-            answer,
-        };
-        assert_eq!(call.head_service, format!("{}-head-svc", call.cluster));
-        let uid = self.uid_of(&call.cluster).expect("an existing cluster");
-        let workers = self.worker_pods.get(&call.cluster).cloned().unwrap_or_default();
-        let dashboard = self.dashboards.entry(uid).or_default();
-        let runs = dashboard.deployed_at.is_some_and(|at| at + self.deploy_time <= self.now);
-        let refused = |code| ServeError::Rejected { doing: "calling".into(), code, body: "no".into() };
-        match &call.request {
-            ServeRequest::Get
-                if self.only_responding_dashboard.as_ref().is_some_and(|answering| *answering != call.cluster) =>
-            {
-                let silence = ServeError::Timeout { doing: "asking".into(), seconds: 2 };
-                reply(ServeAnswer::Status(Err(silence)))
-            }
-            ServeRequest::Get => {
-                let mut state = json!({"status": if runs { "RUNNING" } else { "DEPLOYING" }});
-                if self.failing_clusters.contains(&call.cluster) {
-                    state = json!({"status": "DEPLOY_FAILED", "message": "no module named one"});
-                }
-                let capacity = dashboard.applied.last().and_then(|config| config.get("target_capacity")).cloned();
-                dashboard.place_replicas(&workers);
-                let deployments = dashboard.deployments(self.now, self.deploy_time, self.reports_locations);
-                if !deployments.is_empty() {
-                    state["deployments"] = json!(deployments);
-                }
-                let names = dashboard.applied.last().map(|config| config["applications"].clone()).unwrap_or_default();
-                let names = names.as_array().cloned().unwrap_or_default();
-                let apps = names.iter().map(|app| (app["name"].as_str().unwrap_or_default().to_owned(), state.clone()));
-                let apps: BTreeMap<_, _> = apps.collect();
-                let status = json!({"applications": apps, "target_capacity": capacity});
-                reply(ServeAnswer::Status(Ok(serde_json::from_value(status).expect("a status"))))
-            }
-            ServeRequest::Put(config) => {
-                let is_refused = self.rejected_app.is_some_and(|name| config.body()["applications"][0]["name"] == name);
-                let refusal = self.rejection_code.or_else(|| is_refused.then_some(400));
-                let result = refusal.map_or(Ok(()), |code| Err(refused(code)));
-                if result.is_ok() {
-                    dashboard.apply_config(config.body().clone(), self.now, self.deploy_time);
-                }
-                reply(ServeAnswer::Applied { config_hash: config.hash().to_owned(), result })
-            }
-            ServeRequest::Healthz { pod, .. } => {
-                let result = if runs && !self.clusters_with_unhealthy_proxy.contains(&call.cluster) {
-                    Ok(())
-                } else {
-                    Err(refused(503))
-                };
-                reply(ServeAnswer::Health { pod: pod.clone(), result })
-            }
-        }
+        self.observed_service().is_some_and(runs) && !suspending
     }
 }

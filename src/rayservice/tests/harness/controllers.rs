@@ -1,15 +1,17 @@
-//! Simulated Gateway controller, worker pods and Serve replicas.
+//! Simulated controllers: the RayCluster operator, those of Kubernetes, and that of the Gateway.
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube_core::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{FakeDashboard, Harness};
+use super::Harness;
+use super::dashboard::replicas_at_capacity;
+use super::objects::head_pod;
 use crate::incremental::http_route::route_name;
+use sluice_api::condition;
 use sluice_api::ray::{RayCluster, names};
 use sluice_raycluster::groups::desired_replicas;
 
@@ -20,90 +22,64 @@ const WORKER_GROUP: &str = "small";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FakeWorker {
     name: String,
-    ip: String,
-    is_terminating: bool,
-}
-
-/// Returns how many replicas Serve runs of `full` at a capacity in percent; rounded as in Ray.
-fn replicas_at_capacity(full: u64, capacity: &Value) -> u64 {
-    match capacity.as_u64() {
-        None => full,
-        Some(0) => 0,
-        Some(percent) => ((full as f64 * percent as f64 / 100.0).round() as u64).max(1),
-    }
-}
-
-impl FakeDashboard {
-    /// Returns true if its applications are running.
-    pub(super) fn is_running(&self, harness: &Harness) -> bool {
-        self.deployed_at.is_some_and(|at| at + harness.deploy_time <= harness.now)
-    }
-
-    /// Applies a configuration. A different one redeploys the applications; a different capacity
-    /// only changes the number of replicas.
-    pub(super) fn apply_config(&mut self, config: Value, now: Timestamp, deploy: SignedDuration) {
-        let without_capacity = |config: &Value| {
-            let mut config = config.clone();
-            config.as_object_mut().expect("a mapping").remove("target_capacity");
-            config
-        };
-        self.running_before_scaling = self.running_replicas(now, deploy);
-        if self.applied.last().map(without_capacity) != Some(without_capacity(&config)) {
-            self.deployed_at = Some(now);
-            self.running_before_scaling = 0;
-        }
-        self.scaled_at = Some(now);
-        self.applied.push(config);
-    }
-
-    /// Returns the number of running replicas of each deployment.
-    pub(super) fn running_replicas(&self, now: Timestamp, deploy: SignedDuration) -> u64 {
-        let wanted = self.target_replicas();
-        let is_settled = self.scaled_at.is_some_and(|at| at + deploy <= now);
-        // Scaling down is immediate, scaling up takes the deploy time.
-        if is_settled { wanted } else { self.running_before_scaling.min(wanted) }
-    }
-
-    fn full_replicas(&self) -> Option<u64> {
-        self.applied.last()?.pointer("/applications/0/deployments/0/num_replicas")?.as_u64()
-    }
-
-    fn target_replicas(&self) -> u64 {
-        let capacity = self.applied.last().map(|config| config["target_capacity"].clone()).unwrap_or_default();
-        replicas_at_capacity(self.full_replicas().unwrap_or(0), &capacity)
-    }
-
-    /// Places each replica on a worker, where it stays. The oldest replicas stop first; they are on
-    /// the workers that the operator would remove last.
-    pub(super) fn place_replicas(&mut self, workers: &[FakeWorker]) {
-        self.locations.retain(|place| workers.iter().any(|worker| worker.ip == *place));
-        let wanted = usize::try_from(self.target_replicas()).expect("few");
-        self.locations.drain(..self.locations.len().saturating_sub(wanted));
-        while self.locations.len() < wanted {
-            let load = |worker: &&FakeWorker| self.locations.iter().filter(|place| **place == worker.ip).count();
-            let Some(worker) = workers.iter().filter(|worker| !worker.is_terminating).min_by_key(load) else { break };
-            self.locations.push(worker.ip.clone());
-        }
-    }
-
-    /// Returns the deployment statuses; empty if the configuration has no deployments.
-    pub(super) fn deployments(&self, now: Timestamp, deploy: SignedDuration, places: bool) -> BTreeMap<String, Value> {
-        let Some(full) = self.full_replicas() else { return BTreeMap::new() };
-        let running = self.running_replicas(now, deploy);
-        let state = |index: u64| {
-            let place = usize::try_from(index).ok().and_then(|index| self.locations.get(index)).filter(|_| places);
-            json!({"state": if index < running { "RUNNING" } else { "STARTING" }, "node_ip": place})
-        };
-        let replicas: Vec<Value> = (0..self.target_replicas()).map(state).collect();
-        let deployment = json!({
-            "status": "HEALTHY", "deployment_config": {"num_replicas": full}, "target_num_replicas": self.target_replicas(),
-            "replicas": replicas,
-        });
-        BTreeMap::from([("model".to_owned(), deployment)])
-    }
+    pub(super) ip: String,
+    pub(super) is_terminating: bool,
 }
 
 impl Harness {
+    /// Simulates the RayCluster operator and the Kubernetes controllers, and checks that requests
+    /// go only to ready clusters.
+    pub(super) fn run_controllers(&mut self) {
+        self.run_gateway_controller();
+        for cluster in self.decoded::<RayCluster>("RayCluster") {
+            self.run_worker_controller(&cluster);
+            let (name, now) = (cluster.name_any(), self.now);
+            let pod = ("Pod".to_owned(), format!("{name}-head"));
+            let wants_pods = cluster.metadata.deletion_timestamp.is_none() && cluster.spec.suspend != Some(true);
+            if wants_pods && self.pods_start && !self.objects.contains_key(&pod) {
+                self.create("Pod", head_pod(&cluster));
+            }
+            if !wants_pods && !self.pods_stay_terminating {
+                self.objects.remove(&pod);
+                self.dashboards.remove(&cluster.uid().unwrap_or_default());
+            }
+            let has_head = self.objects.contains_key(&pod);
+            if cluster.metadata.deletion_timestamp.is_some() && !has_head {
+                self.objects.remove(&("RayCluster".to_owned(), name));
+                continue;
+            }
+            let conditions = cluster.conditions();
+            if condition::is_true(conditions, names::HEAD_POD_READY) != has_head || conditions.is_empty() {
+                let ready = json!({
+                    "type": names::HEAD_POD_READY, "status": if has_head { "True" } else { "False" },
+                    "reason": if has_head { "HeadPodRunningAndReady" } else { "HeadPodNotFound" },
+                    "message": "", "lastTransitionTime": condition::whole_seconds(now),
+                });
+                let workers = i32::from(has_head && self.has_workers);
+                let status = json!({"status": {"conditions": [ready], "readyWorkerReplicas": workers}});
+                self.patch(&("RayCluster".into(), name), &status);
+            }
+        }
+        if let Some(cluster) = self.selected_cluster().filter(|cluster| self.served_by.last() != Some(cluster)) {
+            let uid = self.uid_of(&cluster).expect("an existing cluster");
+            assert!(
+                self.dashboards.get(&uid).is_some_and(|serve| serve.is_running(self)),
+                "{cluster} is not ready for requests"
+            );
+            let has_endpoint = self
+                .serve_endpoint_slices()
+                .iter()
+                .flat_map(|slice| slice.endpoints.iter().flatten())
+                .any(|endpoint| endpoint.conditions.as_ref().and_then(|conditions| conditions.ready) == Some(true));
+            assert!(has_endpoint, "{cluster} has no ready endpoint");
+            if let Some(before) = self.served_by.last().and_then(|before| self.uid_of(before)) {
+                self.stopped_serving_at.insert(before, self.now);
+            }
+            self.stopped_serving_at.remove(&uid);
+            self.served_by.push(cluster);
+        }
+    }
+
     /// Sets the status of Gateways and routes as a Gateway controller does.
     pub(super) fn run_gateway_controller(&mut self) {
         if !self.has_gateway_controller {
@@ -234,7 +210,7 @@ impl Harness {
 
     /// Returns the route of the RayService.
     fn route(&self) -> Option<&Value> {
-        self.object("HTTPRoute", &route_name(&self.service()?))
+        self.object("HTTPRoute", &route_name(&*self.observed_service()?))
     }
 
     /// Returns the cluster's share of the RayService's weight in the first rule of the route, in
