@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::api::ApiServer;
+use crate::api::{ApiServer, InstalledPolicies};
 use crate::cluster::{Latencies, Nodes, PodFaultInjector, SimulatedCluster};
 use crate::faults::FaultInjector;
 use crate::observer::Observer;
@@ -31,12 +31,14 @@ pub struct WorldOptions {
     pub cluster_faults: PodFaultInjector,
     /// Random source of uids. None makes them ascend.
     pub uids: Option<SeededRandom>,
+    /// Admission policies that are installed.
+    pub policies: InstalledPolicies,
 }
 
 impl Default for WorldOptions {
-    /// Four nodes without faults.
+    /// Four nodes without faults, and all policies.
     fn default() -> Self {
-        Self { nodes: 4, cluster_faults: PodFaultInjector::none(), uids: None }
+        Self { nodes: 4, cluster_faults: PodFaultInjector::none(), uids: None, policies: InstalledPolicies::All }
     }
 }
 
@@ -68,7 +70,7 @@ fn process_runner(chance: &SeededRandom, setting: WorldOptions) -> ProcessRunner
     ProcessRunner {
         world: SharedWorld::new(
             time,
-            ApiServer::new(time.now()).with_uid_order(setting.uids),
+            ApiServer::new(time.now()).with_uid_order(setting.uids).with_policies(setting.policies),
             cluster,
             Observer::new(),
         ),

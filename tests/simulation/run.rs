@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::api::{ApiServer, kinds};
+use crate::api::{ApiServer, InstalledPolicies, kinds};
 use crate::case::{Case, FaultSchedule};
 use crate::cluster::{Latencies, Nodes, SimulatedCluster};
 use crate::coverage::Coverage;
@@ -89,7 +89,8 @@ impl Run {
         let (time, chance) = (VirtualTime::start(), case.random());
         let pace = Latencies::varied(chance.subject("pace"));
         let cluster = SimulatedCluster::new(Nodes::uniform(4), pace, case.cluster_faults());
-        let api = ApiServer::new(time.now()).with_policies(!case.without_policies);
+        let policies = if case.without_policies { InstalledPolicies::None } else { InstalledPolicies::All };
+        let api = ApiServer::new(time.now()).with_policies(policies);
         let world = SharedWorld::new(time, api, cluster, Observer::new());
         let trace = if readable { WireLog::readable() } else { WireLog::default() };
         let machine = ProcessRunner {

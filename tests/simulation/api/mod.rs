@@ -42,7 +42,7 @@ use serde_json::{Value, json};
 
 pub use deletion::{DeleteOptions, Propagation};
 pub use kinds::ResourceKind;
-pub use policies::UserName;
+pub use policies::{InstalledPolicies, UserName};
 pub use route::ProxyTarget;
 pub use status_error::StatusError;
 pub use store::ObjectChange;
@@ -69,8 +69,7 @@ pub struct ApiServer {
     created_count: u64,
     /// Source of a random uid order; uids ascend if it is `None`.
     uid_rng: Option<SeededRandom>,
-    /// The admission policies of `config/policy` are installed.
-    has_policies: bool,
+    policies: InstalledPolicies,
 }
 
 /// Response to a request.
@@ -107,7 +106,7 @@ impl ApiServer {
             managed_fields: ManagedFields::default(),
             created_count: 0,
             uid_rng: None,
-            has_policies: true,
+            policies: InstalledPolicies::All,
         };
         for name in INITIAL_NAMESPACES {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -121,9 +120,9 @@ impl ApiServer {
         api
     }
 
-    /// Installs the admission policies, or not.
-    pub fn with_policies(self, has_policies: bool) -> Self {
-        Self { has_policies, ..self }
+    /// Installs these admission policies. The default is all of them.
+    pub fn with_policies(self, policies: InstalledPolicies) -> Self {
+        Self { policies, ..self }
     }
 
     /// Assigns uids in a random order, as a real API server does, if `order` is given.

@@ -37,6 +37,9 @@ struct ScriptOutcome {
     reasons: BTreeSet<String>,
 }
 
+/// Policy that neither side has: it rejects moves of services that hold quota to other queues, which
+/// scripts make.
+const REMOVED_POLICY: &str = "sluice-queue-names";
 /// Default number of scripts, for a run of a few minutes.
 const SCRIPTS: u64 = 24;
 /// Number of scripts that run in parallel on the real control plane.

@@ -20,6 +20,7 @@ pub(super) fn pending_work<'a>(objects: impl Iterator<Item = &'a Value> + Clone)
             match text(object, "/kind") {
                 "RayService" => all.service(object),
                 "RayCluster" => all.cluster(object),
+                "LocalQueue" => all.local_queue(object),
                 "Workload" => all.workload(object),
                 "Pod" => pod(object),
                 "Service" => all.endpoints(object),
@@ -101,6 +102,24 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> ObjectSet<I> {
         let published = slices.flatten().map(|endpoint| text(endpoint, "/targetRef/uid"));
         let (selected, published): (BTreeSet<&str>, BTreeSet<&str>) = (selected.collect(), published.collect());
         (selected != published).then(|| "its endpoints do not match its selector yet".into())
+    }
+
+    /// Checks the status of a LocalQueue, which is written at most once a second.
+    fn local_queue(&self, queue: &Value) -> Option<String> {
+        let name = text(queue, "/metadata/name");
+        let is_queued = |object: &&Value| {
+            text(object, "/kind") == "Workload"
+                && text(object, "/spec/queueName") == name
+                && !is_true(object, "Finished")
+        };
+        let count = |condition| {
+            let workloads = self.objects.clone().filter(is_queued);
+            u64::try_from(workloads.filter(|workload| is_true(workload, condition)).count()).ok()
+        };
+        let reported = |field: &str| queue["status"][field].as_u64().or(Some(0));
+        let is_current = reported("reservingWorkloads") == count("QuotaReserved")
+            && reported("admittedWorkloads") == count("Admitted");
+        (!is_current).then(|| "its status does not count its workloads yet".into())
     }
 
     /// Checks a Workload: when admitted, all of its clusters must be unsuspended.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::ScriptOutcome;
 use super::dump::{Dump, dump, event_reasons};
 use super::latency_probe;
 use super::observer::NamespaceWatcher;
 use super::quiescence::pending_work;
+use super::{REMOVED_POLICY, ScriptOutcome};
 use crate::script::executor::Executor;
 use crate::script::manifests::ScriptNamespace;
 use crate::script::step::{Script, UserAction};
@@ -46,8 +46,7 @@ impl RealControlPlane {
     pub(super) async fn start() -> Self {
         let options = TestEnvOptions { gateway_api: true, flags: &["--nodes", "40"], ..TestEnvOptions::default() };
         let env = TestEnv::start_with(options).await;
-        // It rejects what scripts do: they move services that hold quota to other queues.
-        env.delete_policy("sluice-queue-names").await;
+        env.delete_policy(REMOVED_POLICY).await;
         let manager = env.manager().await;
         let observer = Arc::new(NamespaceWatcher::start(&env.client));
         let (sender, rounds) = watch::channel(None);

@@ -1,8 +1,9 @@
 //! Executes scripts in the simulator, without faults.
 
-use super::ScriptOutcome;
 use super::dump::{Dump, dump, event_reasons};
 use super::quiescence::pending_work;
+use super::{REMOVED_POLICY, ScriptOutcome};
+use crate::api::InstalledPolicies;
 use crate::fault_free::{self, WorldOptions};
 use crate::rng::SeededRandom;
 use crate::script::executor::Executor;
@@ -21,7 +22,7 @@ pub(super) fn execute(
     seed: u64,
     uids: Option<SeededRandom>,
 ) -> Result<ScriptOutcome, String> {
-    let setting = WorldOptions { uids, ..WorldOptions::default() };
+    let setting = WorldOptions { uids, policies: InstalledPolicies::AllBut(REMOVED_POLICY), ..WorldOptions::default() };
     fault_free::in_world_with(seed, setting, async |world| execute_in(world, script, place).await)
 }
 

@@ -107,17 +107,40 @@ impl Denial {
     }
 }
 
-/// Reviews a write.
-///
-/// # Errors
-/// Returns the error of the first policy that denies it.
-pub(super) fn review(write: &Attributes<'_>) -> Result<(), StatusError> {
-    let mut candidates = POLICIES.iter().filter(|policy| policy.selects(write)).peekable();
-    if candidates.peek().is_none() {
-        return Ok(());
+/// The policies of `config/policy` that are installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InstalledPolicies {
+    /// All of them.
+    #[default]
+    All,
+    /// All but the one with this name.
+    AllBut(&'static str),
+    /// None of them.
+    None,
+}
+
+impl InstalledPolicies {
+    fn include(self, policy: &Policy) -> bool {
+        match self {
+            Self::All => true,
+            Self::AllBut(name) => policy.name != name,
+            Self::None => false,
+        }
     }
-    let request = write.request();
-    candidates.try_for_each(|policy| policy.review(write, &request))
+
+    /// Reviews a write.
+    ///
+    /// # Errors
+    /// Returns the error of the first policy that denies it.
+    pub(super) fn review(self, write: &Attributes<'_>) -> Result<(), StatusError> {
+        let installed = POLICIES.iter().filter(|policy| self.include(policy));
+        let mut candidates = installed.filter(|policy| policy.selects(write)).peekable();
+        if candidates.peek().is_none() {
+            return Ok(());
+        }
+        let request = write.request();
+        candidates.try_for_each(|policy| policy.review(write, &request))
+    }
 }
 
 impl Attributes<'_> {

@@ -76,7 +76,7 @@ fn every_validation_of_every_policy_denies_with_its_message_and_allows() {
         covered.extend(position.map(|position| (case.policy.to_owned(), position)));
 
         let write = attributes(&case, &allowed, old.as_ref());
-        let accepted = review(&Attributes { subresource: case.allowed_subresource, ..write });
+        let accepted = InstalledPolicies::All.review(&Attributes { subresource: case.allowed_subresource, ..write });
         assert_eq!(accepted.map_err(|error| error.message), Ok(()), "{}: {}", case.policy, case.expected);
     }
     let all = POLICIES
@@ -117,6 +117,7 @@ fn gate_is_protected_from_users_in_managed_namespaces(
     let (old, object) = (queued_cluster(true), queued_cluster(false));
     let kind = kinds::by_name("RayCluster");
     let write = Attributes { kind, subresource: "", namespace, name: "a", user, object: &object, old: Some(&old) };
+    let review = |write: &Attributes<'_>| InstalledPolicies::All.review(write);
     assert_eq!(review(&write).is_err(), denied);
     // The policy selects updates of the resource, not its status.
     assert_eq!(review(&Attributes { subresource: "status", ..write }), Ok(()));
