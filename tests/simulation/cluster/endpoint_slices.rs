@@ -10,6 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::label_index::LabelIndex;
 use super::object_view::{condition_status, has_ended, is_terminating, items, map_entries, namespaced_name, text, uid};
 use super::{ControllerContext, Task};
 use crate::api::ApiServer;
@@ -30,7 +31,12 @@ type NamespacedName = (String, String);
 #[derive(Debug, Default)]
 pub(super) struct EndpointSliceController {
     services: BTreeMap<NamespacedName, Arc<Value>>,
+    /// Services by the first label of their selector.
+    services_by_selector: LabelIndex,
     pods: BTreeMap<NamespacedName, Arc<Value>>,
+    pods_by_label: LabelIndex,
+    /// Keys of the pods by uid.
+    pods_by_uid: BTreeMap<String, NamespacedName>,
     /// Slices of each Service, by slice name.
     slices: BTreeMap<NamespacedName, BTreeMap<String, Arc<Value>>>,
     /// Services with a pending sync.
@@ -43,10 +49,12 @@ impl EndpointSliceController {
     /// Observes the current state of a Service.
     pub(super) fn observe_service(&mut self, context: &mut ControllerContext<'_>, service: &Arc<Value>, gone: bool) {
         let key = namespaced_name(service);
-        if gone {
-            self.services.remove(&key);
-        } else {
-            self.services.insert(key.clone(), service.clone());
+        let before = if gone { self.services.remove(&key) } else { self.services.insert(key.clone(), service.clone()) };
+        if let Some(before) = before {
+            self.services_by_selector.remove(&key, first_selected_label(&before).into_iter());
+        }
+        if !gone {
+            self.services_by_selector.insert(&key, first_selected_label(service).into_iter());
             self.enqueue(context, key);
         }
     }
@@ -60,16 +68,24 @@ impl EndpointSliceController {
         gone: bool,
     ) {
         let key = namespaced_name(pod);
-        let namespace = key.0.clone();
-        if gone {
-            self.pods.remove(&key);
-        } else {
-            self.pods.insert(key, pod.clone());
+        let cached = if gone { self.pods.remove(&key) } else { self.pods.insert(key.clone(), pod.clone()) };
+        if let Some(cached) = cached {
+            self.pods_by_label.remove(&key, labels(&cached));
+            self.pods_by_uid.remove(uid(&cached));
         }
-        let is_selected =
-            |service: &Value| selects(service, pod) || before.is_some_and(|before| selects(service, before));
-        let services = in_namespace(&self.services, &namespace).filter(|(_, service)| is_selected(service));
-        let affected: Vec<NamespacedName> = services.map(|(key, _)| key.clone()).collect();
+        if !gone {
+            self.pods_by_label.insert(&key, labels(pod));
+            self.pods_by_uid.insert(uid(pod).to_owned(), key.clone());
+        }
+        let versions = || std::iter::once(&**pod).chain(before);
+        let candidates = versions().flat_map(labels).flat_map(|(label, value)| {
+            self.services_by_selector.names(&key.0, label, value).map(|name| (key.0.clone(), name.to_owned()))
+        });
+        let is_selected = |service: &NamespacedName| {
+            let service = self.services.get(service);
+            service.is_some_and(|service| versions().any(|version| selects(service, version)))
+        };
+        let affected: BTreeSet<NamespacedName> = candidates.filter(is_selected).collect();
         for service in affected {
             self.enqueue(context, service);
         }
@@ -105,10 +121,10 @@ impl EndpointSliceController {
         else {
             return;
         };
-        let pods: Vec<&Value> = in_namespace(&self.pods, &key.0)
-            .map(|(_, pod)| &**pod)
-            .filter(|pod| selects(service, pod) && is_endpoint(pod))
-            .collect();
+        let candidates = first_selected_label(service).into_iter();
+        let candidates = candidates.flat_map(|(label, value)| self.pods_with_label(&key.0, label, value));
+        let pods: Vec<&Value> =
+            candidates.map(AsRef::as_ref).filter(|pod| selects(service, pod) && is_endpoint(pod)).collect();
         let wanted = desired_slice(service, &pods);
         let existing = self.slices.get(key).and_then(|slices| {
             slices.values().find(|slice| {
@@ -151,30 +167,40 @@ impl EndpointSliceController {
 
     /// Returns the IPs of the ready workers of a RayCluster.
     pub(super) fn ready_worker_ips(&self, namespace: &str, cluster: &str) -> Vec<String> {
-        let is_worker = |pod: &&Arc<Value>| {
-            let labels = &pod["metadata"]["labels"];
-            labels["ray.io/cluster"] == cluster && labels["ray.io/node-type"] == "worker" && !is_terminating(pod)
-        };
-        let pods = in_namespace(&self.pods, namespace).map(|(_, pod)| pod).filter(is_worker);
+        let is_worker =
+            |pod: &&Arc<Value>| pod["metadata"]["labels"]["ray.io/node-type"] == "worker" && !is_terminating(pod);
+        let pods = self.pods_with_label(namespace, "ray.io/cluster", cluster).filter(is_worker);
         let ready = pods.filter(|pod| condition_status(pod, "Ready") == "True");
         ready.map(|pod| text(pod, "/status/podIP").to_owned()).collect()
     }
 
     /// Returns the pod with a uid; `None` if there is none in the namespace.
     pub(super) fn pod_by_uid(&self, namespace: &str, wanted: &str) -> Option<&Arc<Value>> {
-        in_namespace(&self.pods, namespace).map(|(_, pod)| pod).find(|pod| uid(pod) == wanted)
+        self.pods.get(self.pods_by_uid.get(wanted).filter(|key| key.0 == namespace)?)
+    }
+
+    fn pods_with_label<'a>(
+        &'a self,
+        namespace: &'a str,
+        label: &str,
+        value: &str,
+    ) -> impl Iterator<Item = &'a Arc<Value>> + use<'a> {
+        let names: Vec<&str> = self.pods_by_label.names(namespace, label, value).collect();
+        names.into_iter().filter_map(|name| self.pods.get(&(namespace.to_owned(), name.to_owned())))
     }
 }
 
 /// Fields of a slice that the controller syncs in addition to labels.
 const SYNCED_FIELDS: [&str; 2] = ["endpoints", "ports"];
 
-fn in_namespace<'a>(
-    objects: &'a BTreeMap<NamespacedName, Arc<Value>>,
-    namespace: &str,
-) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<Value>)> + use<'a> {
-    let namespace = namespace.to_owned();
-    objects.range((namespace.clone(), String::new())..).take_while(move |(key, _)| key.0 == namespace)
+fn labels(object: &Value) -> impl Iterator<Item = (&str, &str)> {
+    map_entries(object, "/metadata/labels").filter_map(|(label, value)| Some((label, value.as_str()?)))
+}
+
+/// Returns a label that each pod of a Service has; `None` if it selects no pods.
+fn first_selected_label(service: &Value) -> Option<(&str, &str)> {
+    let (label, value) = map_entries(service, "/spec/selector").next()?;
+    Some((label, value.as_str()?))
 }
 
 fn has_selector(service: &Value) -> bool {

@@ -9,6 +9,7 @@ mod endpoint_slices;
 mod garbage_collector;
 mod gateways;
 mod kubelet;
+mod label_index;
 mod latencies;
 mod nodes;
 mod object_view;
