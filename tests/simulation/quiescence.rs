@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 use serde::Deserialize;
 use sluice_api::condition::{self, is_true};
-use sluice_api::kueue::cluster_queue::{QueueingStrategy, ResourceGroup};
+use sluice_api::kueue::cluster_queue::{FlavorUsage, QueueingStrategy, ResourceGroup};
 use sluice_api::kueue::{ClusterQueue, LocalQueue, PodSet, StopPolicy, Workload};
 use sluice_api::quantity::Amount;
 use sluice_api::ray::RayCluster;
@@ -60,13 +60,7 @@ fn wrong_reservations(state: &State) -> Vec<Violation> {
     let mut found = Vec::new();
     for queue in state.cluster_queues.values() {
         let name = queue.name_any();
-        let status = queue.status.clone().unwrap_or_default();
-        let reported = status.flavors_reservation.iter().flat_map(|flavor| {
-            let pair = |resource: &str| (flavor.name.clone(), resource.to_owned());
-            flavor.resources.iter().map(move |usage| (pair(&usage.name), amount_of(&usage.name, usage.total.as_ref())))
-        });
-        let reported: BTreeMap<FlavorResource, Amount> =
-            reported.filter(|(_, amount)| *amount != Amount::ZERO).collect();
+        let reported = reserved_amounts(queue.status.iter().flat_map(|status| &status.flavors_reservation));
         let mut held = held.get(&name).cloned().unwrap_or_default();
         held.retain(|_, amount| *amount != Amount::ZERO);
         if reported != held {
@@ -75,6 +69,17 @@ fn wrong_reservations(state: &State) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Returns the amounts of a `flavorsReservation` that are not zero.
+pub(crate) fn reserved_amounts<'a>(
+    reservation: impl Iterator<Item = &'a FlavorUsage>,
+) -> BTreeMap<FlavorResource, Amount> {
+    let amounts = reservation.flat_map(|flavor| {
+        let pair = |resource: &str| (flavor.name.clone(), resource.to_owned());
+        flavor.resources.iter().map(move |usage| (pair(&usage.name), amount_of(&usage.name, usage.total.as_ref())))
+    });
+    amounts.filter(|(_, amount)| *amount != Amount::ZERO).collect()
 }
 
 pub(crate) fn amount_of(resource: &str, quantity: Option<&sluice_api::quantity::Quantity>) -> Amount {

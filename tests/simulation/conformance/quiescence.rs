@@ -6,7 +6,15 @@
 
 use std::collections::BTreeSet;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use sluice_api::kueue::Workload;
+use sluice_api::kueue::cluster_queue::FlavorUsage;
+use sluice_api::quantity::Amount;
+
+use crate::quiescence::reserved_amounts;
+use sluice_testkit::history::State;
+use sluice_testkit::invariants::{object_key, usage};
 
 /// Deletion time of a cluster that no longer serves.
 const DELETE_AFTER: &str = "/metadata/annotations/sluice.dev~1delete-after";
@@ -14,13 +22,16 @@ const DELETE_AFTER: &str = "/metadata/annotations/sluice.dev~1delete-after";
 /// Returns an object with pending work and a description, if any.
 pub(super) fn pending_work<'a>(objects: impl Iterator<Item = &'a Value> + Clone) -> Option<String> {
     let uids: BTreeSet<&str> = objects.clone().map(|object| text(object, "/metadata/uid")).collect();
-    let all = ObjectSet { objects };
+    let workloads = objects.clone().filter(|object| text(object, "/kind") == "Workload").map(decoded::<Workload>);
+    let by_key = workloads.map(|workload| (object_key(&workload), workload));
+    let all = ObjectSet { objects, workloads: State { workloads: by_key.collect(), ..State::default() } };
     all.objects.clone().find_map(|object| {
         let why = terminating_reason(object).or_else(|| orphaned_reason(object, &uids)).or_else(|| {
             match text(object, "/kind") {
                 "RayService" => all.service(object),
                 "RayCluster" => all.cluster(object),
-                "LocalQueue" => all.local_queue(object),
+                "ClusterQueue" => all.queue(text(object, "/metadata/name"), &object["status"]),
+                "LocalQueue" => all.queue(text(object, "/spec/clusterQueue"), &object["status"]),
                 "Workload" => all.workload(object),
                 "Pod" => pod(object),
                 "Service" => all.endpoints(object),
@@ -33,6 +44,8 @@ pub(super) fn pending_work<'a>(objects: impl Iterator<Item = &'a Value> + Clone)
 
 struct ObjectSet<I> {
     objects: I,
+    /// Its Workloads, decoded.
+    workloads: State,
 }
 
 impl<'a, I: Iterator<Item = &'a Value> + Clone> ObjectSet<I> {
@@ -104,28 +117,21 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> ObjectSet<I> {
         (selected != published).then(|| "its endpoints do not match its selector yet".into())
     }
 
-    /// Checks the status of a LocalQueue, which is written at most once a second.
-    fn local_queue(&self, queue: &Value) -> Option<String> {
-        let name = text(queue, "/metadata/name");
-        let is_queued = |object: &&Value| {
-            text(object, "/kind") == "Workload"
-                && text(object, "/spec/queueName") == name
-                && !is_true(object, "Finished")
-        };
-        let count = |condition| {
-            let workloads = self.objects.clone().filter(is_queued);
-            u64::try_from(workloads.filter(|workload| is_true(workload, condition)).count()).ok()
-        };
-        let reported = |field: &str| queue["status"][field].as_u64().or(Some(0));
-        let is_current = reported("reservingWorkloads") == count("QuotaReserved")
-            && reported("admittedWorkloads") == count("Admitted");
-        (!is_current).then(|| "its status does not count its workloads yet".into())
+    /// Checks the status of a queue, which is written at most once a second.
+    fn queue(&self, cluster_queue: &str, status: &Value) -> Option<String> {
+        let reservation: Vec<FlavorUsage> = status.get("flavorsReservation").map(decoded).unwrap_or_default();
+        let mut held = usage(&self.workloads).remove(cluster_queue).unwrap_or_default();
+        held.retain(|_, amount| *amount != Amount::ZERO);
+        (reserved_amounts(reservation.iter()) != held).then(|| "its status does not have its usage yet".into())
     }
 
     /// Checks a Workload: when admitted, all of its clusters must be unsuspended.
     fn workload(&self, workload: &Value) -> Option<String> {
         if is_true(workload, "Finished") {
             return None;
+        }
+        if workload.pointer("/status/conditions").is_none() {
+            return Some("has no condition yet".into());
         }
         let (admitted, evicted) = (is_true(workload, "Admitted"), is_true(workload, "Evicted"));
         let releases = evicted || is_true(workload, "sluice.dev/PartiallyPreempted");
@@ -141,6 +147,10 @@ impl<'a, I: Iterator<Item = &'a Value> + Clone> ObjectSet<I> {
         let closed = closed.filter(|cluster| is_suspended(cluster)).count();
         (admitted && closed > 0).then(|| "is admitted, and a cluster is still suspended".into())
     }
+}
+
+fn decoded<T: DeserializeOwned>(value: &Value) -> T {
+    T::deserialize(value).unwrap_or_else(|error| panic!("{value}: {error}"))
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
