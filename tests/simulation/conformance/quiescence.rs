@@ -192,6 +192,15 @@ mod tests {
 
     use super::*;
 
+    fn slice(conditions: &[(&str, &str)]) -> Value {
+        let condition = |(kind, status): &(&str, &str)| {
+            json!({"type": kind, "status": status, "reason": "R", "message": "",
+                   "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let conditions: Vec<Value> = conditions.iter().map(condition).collect();
+        json!({"spec": {"podSets": []}, "status": {"conditions": conditions}})
+    }
+
     fn object(kind: &str, more: Value) -> Value {
         let mut object = json!({"kind": kind, "metadata": {"name": "x", "uid": "u", "generation": 1}});
         let (fields, more) = (object.as_object_mut(), more.as_object().cloned());
@@ -226,14 +235,11 @@ mod tests {
     )]
     #[case::evicted_slice(
         "Workload",
-        json!({"status": {"conditions": [
-            {"type": "QuotaReserved", "status": "True"},
-            {"type": "Admitted", "status": "True"},
-            {"type": "Evicted", "status": "True"},
-        ]}}),
+        slice(&[("QuotaReserved", "True"), ("Admitted", "True"), ("Evicted", "True")]),
         Some("has not released its quota")
     )]
-    #[case::pending_slice("Workload", json!({}), None)]
+    #[case::new_slice("Workload", json!({"spec": {"podSets": []}}), Some("has no condition yet"))]
+    #[case::pending_slice("Workload", slice(&[("QuotaReserved", "False")]), None)]
     fn pending_work_of_an_object_is_detected(#[case] kind: &str, #[case] more: Value, #[case] expected: Option<&str>) {
         let object = object(kind, more);
 
@@ -241,6 +247,21 @@ mod tests {
 
         assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
         assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()));
+    }
+
+    #[rstest]
+    #[case::outdated(json!([]), true)]
+    #[case::current(json!([{"name": "f", "resources": [{"name": "cpu", "total": "2"}]}]), false)]
+    fn status_of_a_queue_has_the_usage_of_its_workloads(#[case] reservation: Value, #[case] pending: bool) {
+        let mut holder = object("Workload", slice(&[("QuotaReserved", "True"), ("Admitted", "True")]));
+        let assignment = json!({"name": "main", "flavors": {"cpu": "f"}, "resourceUsage": {"cpu": "2"}, "count": 1});
+        holder["status"]["admission"] = json!({"clusterQueue": "c", "podSetAssignments": [assignment]});
+        let status = json!({"flavorsReservation": reservation});
+        let queue = object("LocalQueue", json!({"spec": {"clusterQueue": "c"}, "status": status}));
+
+        let found = pending_work([&holder, &queue].into_iter());
+
+        assert_eq!(found.is_some(), pending, "{found:?}");
     }
 
     #[test]
