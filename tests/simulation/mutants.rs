@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use crate::seeds;
 
 /// Number of seeds within which each mutant must be found.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 2000;
 /// Environment variable that names the invariant the mutant violates.
 const INVARIANT_ENV: &str = "BREAKS";
 /// Files and directories of the copy.
