@@ -188,7 +188,6 @@ impl Harness {
         let is_planned = !writes.is_empty();
         // A new plan replaces the last one, and what that one waited for.
         self.blocked.remove(&planner);
-
         let begun = self.tracker.begin(&planner, writes, events, &self.observed, self.now);
 
         if is_planned && begun.sent.is_empty() && begun.retry_at.is_none() {

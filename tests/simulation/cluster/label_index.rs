@@ -17,8 +17,7 @@ impl LabelIndex {
         labels: impl Iterator<Item = (&'a str, &'a str)>,
     ) {
         for (label, value) in labels {
-            let key = (namespace.clone(), label.to_owned(), value.to_owned());
-            self.names.entry(key).or_default().insert(name.clone());
+            self.names.entry(key(namespace, label, value)).or_default().insert(name.clone());
         }
     }
 
@@ -29,7 +28,7 @@ impl LabelIndex {
         labels: impl Iterator<Item = (&'a str, &'a str)>,
     ) {
         for (label, value) in labels {
-            let key = (namespace.clone(), label.to_owned(), value.to_owned());
+            let key = key(namespace, label, value);
             if let Some(names) = self.names.get_mut(&key) {
                 names.remove(name);
                 if names.is_empty() {
@@ -41,24 +40,27 @@ impl LabelIndex {
 
     /// Iterates over the names of the objects with this label, in order.
     pub(super) fn names(&self, namespace: &str, label: &str, value: &str) -> impl Iterator<Item = &str> {
-        let key = (namespace.to_owned(), label.to_owned(), value.to_owned());
-        self.names.get(&key).into_iter().flatten().map(String::as_str)
+        self.names.get(&key(namespace, label, value)).into_iter().flatten().map(String::as_str)
     }
+}
+
+fn key(namespace: &str, label: &str, value: &str) -> (String, String, String) {
+    (namespace.to_owned(), label.to_owned(), value.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn key(name: &str) -> (String, String) {
+    fn object(name: &str) -> (String, String) {
         ("ns".to_owned(), name.to_owned())
     }
 
     #[test]
     fn objects_are_found_by_each_label_until_they_are_removed() {
         let mut index = LabelIndex::default();
-        index.insert(&key("b"), [("app", "x"), ("tier", "web")].into_iter());
-        index.insert(&key("a"), [("app", "x")].into_iter());
+        index.insert(&object("b"), [("app", "x"), ("tier", "web")].into_iter());
+        index.insert(&object("a"), [("app", "x")].into_iter());
         let names =
             |index: &LabelIndex, label, value| index.names("ns", label, value).map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(
@@ -67,7 +69,7 @@ mod tests {
         );
         assert_eq!(index.names("other", "app", "x").count(), 0);
 
-        index.remove(&key("b"), [("app", "x"), ("tier", "web")].into_iter());
+        index.remove(&object("b"), [("app", "x"), ("tier", "web")].into_iter());
 
         assert_eq!((names(&index, "app", "x"), names(&index, "tier", "web")), (vec!["a".into()], vec![]));
     }

@@ -40,10 +40,9 @@ pub(super) async fn dump(client: &Client, place: &ScriptNamespace) -> Result<Dum
     Ok(dump)
 }
 
-/// Pending reasons that may last for so short a time that they are not reported: of a job between
-/// its release of quota and the next reason, and of one whose preemption targets stop at once. A
-/// condition that only reports gives way to decisions (`src/engine/writes/write_budget.rs`).
-const TRANSIENT_REASONS: [&str; 2] = ["Pending", "WaitingForPreemptedWorkloads"];
+/// Reason of a job between its release of quota and the next pending reason. Both updates may be
+/// merged into one.
+const TRANSIENT_REASON: &str = "Pending";
 
 /// Placeholder for the pending reasons of insufficient quota. Which of them is reported may be up
 /// to ten seconds old (`MESSAGE_REFRESH_DELAY` in `src/queue/scheduling_cycle.rs`).
@@ -65,7 +64,7 @@ pub(super) async fn event_reasons(client: &Client, place: &ScriptNamespace) -> R
         event.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     let by_sluice = listed.iter().filter(|event| text(event, "/reportingController").contains("sluice"));
-    let lasting = by_sluice.filter(|event| !TRANSIENT_REASONS.contains(&text(event, "/reason").as_str()));
+    let lasting = by_sluice.filter(|event| text(event, "/reason") != TRANSIENT_REASON);
     let named = lasting.map(|event| {
         let reason = text(event, "/reason");
         let reason = if is_pending_for_quota(&reason) { PENDING_FOR_QUOTA } else { &reason };

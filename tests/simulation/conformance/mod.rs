@@ -53,7 +53,8 @@ async fn compare_script(real: &RealControlPlane, seed: u64) -> Vec<String> {
     let script = Script::random(&SeededRandom::new(seed), ScriptOptions::QUIESCENT);
     let place = ScriptNamespace::new(format!("script{seed:04}"));
     let simulated = in_simulator(&script, &place, seed, None).await;
-    let expected = simulated.as_ref().map_or_else(|_| BTreeSet::new(), |simulated| simulated.reasons.clone());
+    let mut expected = simulated.as_ref().map_or_else(|_| BTreeSet::new(), |simulated| simulated.reasons.clone());
+    expected.retain(|event| !may_go_unreported(event));
     match (real.execute(&script, &place, &expected).await, simulated) {
         (Ok(real), Ok(simulated)) => {
             let mut wrong = differences(&script, &place, &real, &simulated);
@@ -86,6 +87,13 @@ async fn in_simulator(
     let (script, place) = (script.clone(), place.clone());
     let performed = tokio::task::spawn_blocking(move || simulated::execute(&script, &place, seed, uids));
     performed.await.expect("the simulation does not panic")
+}
+
+/// Reports whether an Event of the simulator may be missing on the real control plane: a wait for
+/// preemption targets that stop at once ends before its condition, which gives way to decisions
+/// (`src/engine/writes/write_budget.rs`), is written.
+fn may_go_unreported(event: &str) -> bool {
+    event.ends_with(" WaitingForPreemptedWorkloads")
 }
 
 /// Returns the shorter list.
@@ -121,7 +129,9 @@ fn differences(
         only.map(|event| format!("Event {event}: only {side}")).collect::<Vec<_>>()
     };
     let real_only = only("on the real control plane", &real.reasons, &simulated.reasons);
-    objects.chain(real_only).chain(only("in the simulator", &simulated.reasons, &real.reasons)).collect()
+    let mut expected = simulated.reasons.clone();
+    expected.retain(|event| !may_go_unreported(event));
+    objects.chain(real_only).chain(only("in the simulator", &expected, &real.reasons)).collect()
 }
 
 /// Writes a script to a file and returns its path.

@@ -73,6 +73,8 @@ fn every_validation_of_every_policy_denies_with_its_message_and_allows() {
         let position = denying_validation(policy, &write);
         let error = policy.review(&write, &write.request()).expect_err(case.expected);
         assert!(error.message.contains(case.expected), "{}: {}", case.policy, error.message);
+        assert_ne!(InstalledPolicies::AllBut(&policy.name).review(&write), Err(error), "{} is left out", case.policy);
+        assert_eq!(InstalledPolicies::None.review(&write), Ok(()));
         covered.extend(position.map(|position| (case.policy.to_owned(), position)));
 
         let write = attributes(&case, &allowed, old.as_ref());
