@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -101,42 +100,64 @@ impl PlannedUpgrade {
         Ok(())
     }
 
-    fn plan(&self) -> Result<UpgradePlan, String> {
+    /// Plans the upgrade, then runs it with the quota as it is.
+    fn plan_and_run(&self) -> Result<(UpgradePlan, UpgradeResult), String> {
         fault_free::in_world(self.seed, async |world| {
             self.create_services(world).await?;
-            let snapshot =
-                Snapshot::new(list_objects(&reliable_client(world)).await.map_err(|error| error.to_string())?);
-            let now: Timestamp = world.time.now();
-            upgrade::plan(&snapshot, vec![self.place.service(&self.upgraded)], &PolicyConfig::default(), None, now)
-                .map_err(|error| error.to_string())
+            let objects = list_objects(&reliable_client(world)).await.map_err(|error| error.to_string())?;
+            let upgraded = vec![self.place.service(&self.upgraded)];
+            let policy = PolicyConfig::default();
+            let plan = upgrade::plan(&Snapshot::new(objects), upgraded, &policy, None, world.time.now())
+                .map_err(|error| error.to_string())?;
+            Ok((plan, self.sampled(world, self.upgrade(world)).await?))
         })
     }
 
-    /// Upgrades after the quota changes, which may be empty.
-    fn run_with_quota(&self, quota: &[QuotaChange]) -> Result<UpgradeResult, String> {
+    /// Runs the upgrade under the first of these quotas, and goes on under each of the others. Returns the result under
+    /// each.
+    fn run_under(&self, quotas: &[Vec<QuotaChange>]) -> Result<Vec<UpgradeResult>, String> {
         fault_free::in_world(self.seed, async |world| {
             self.create_services(world).await?;
-            for change in quota {
-                match set_quota(world, change).await {
-                    // The admission policies deny a nominalQuota below the lendingLimit, so there is no upgrade with it.
-                    Err(kube::Error::Api(status)) if status.message.contains("'sluice-quotas'") => {
-                        return Ok(UpgradeResult::default());
+            let (mut results, mut is_upgraded) = (Vec::new(), false);
+            for quota in quotas {
+                let go_on = async {
+                    if !set_quotas(world, quota).await? {
+                        return Ok(());
                     }
-                    outcome => outcome.map_err(|error| format!("{change:?}: {error}"))?,
-                }
+                    fault_free::wait_until_quiescent(world).await?;
+                    if is_upgraded {
+                        return Ok(());
+                    }
+                    is_upgraded = true;
+                    self.upgrade(world).await
+                };
+                results.push(self.sampled(world, go_on).await?);
             }
-            fault_free::wait_until_quiescent(world).await?;
-            let client = reliable_client(world);
-            let people = Executor::new(&client, &self.place);
-            people.execute(&UserAction::PutService(self.upgraded.clone())).await.map_err(|error| error.to_string())?;
-            let mut came = UpgradeResult::default();
-            tokio::select! {
-                () = self.sample_continuously(world, &mut came) => {}
-                rested = fault_free::wait_until_quiescent(world) => rested?,
-            }
-            self.sample(world, &mut came);
-            Ok(came)
+            Ok(results)
         })
+    }
+
+    /// Applies the upgraded service and waits until the system is quiescent.
+    async fn upgrade(&self, world: &SharedWorld) -> Result<(), String> {
+        let client = reliable_client(world);
+        let people = Executor::new(&client, &self.place);
+        people.execute(&UserAction::PutService(self.upgraded.clone())).await.map_err(|error| error.to_string())?;
+        fault_free::wait_until_quiescent(world).await
+    }
+
+    /// Samples the usage while `act` runs. Returns the result at its end.
+    async fn sampled(
+        &self,
+        world: &SharedWorld,
+        act: impl Future<Output = Result<(), String>>,
+    ) -> Result<UpgradeResult, String> {
+        let mut came = UpgradeResult::default();
+        tokio::select! {
+            () = self.sample_continuously(world, &mut came) => {}
+            done = act => done?,
+        }
+        self.sample(world, &mut came);
+        Ok(came)
     }
 
     /// Samples the usage after every change. Never returns.
@@ -174,32 +195,45 @@ impl PlannedUpgrade {
 
     /// Returns the deviations from the plan, and the verdict of the plan.
     fn deviations(&self) -> Result<(Vec<String>, PlanVerdict), String> {
-        let plan = self.plan()?;
+        let (plan, unchanged) = self.plan_and_run()?;
         let strategy =
             plan.strategies.iter().find(|strategy| strategy.requested).ok_or("no strategy is the requested one")?;
         let fits = strategy.verdict == PlanVerdict::Fits;
-        let unchanged = self.run_with_quota(&[])?;
         let mut wrong = Vec::new();
         if self.exact || fits {
             wrong.extend(unexpected_outcome("with the current quota", &unchanged, fits));
         }
         let least = strategy.min_quota.as_ref().ok_or_else(|| format!("the plan has no minimum quota:\n{plan}"))?;
-        let with_least = self.run_with_quota(least)?;
+        let insufficient = if self.exact { insufficient_quotas(least) } else { Vec::new() };
+        let quotas: Vec<Vec<QuotaChange>> = insufficient.iter().cloned().chain([least.clone()]).collect();
+        let mut with_less = self.run_under(&quotas)?;
+        let with_least = with_less.pop().ok_or("no upgrade ran")?;
+        for (quota, came) in insufficient.iter().zip(&with_less) {
+            let what = format!("with {} of {} in {}", quota[0].to, quota[0].resource, quota[0].flavor);
+            wrong.extend(unexpected_outcome(&what, came, false));
+        }
         wrong.extend(unexpected_outcome("with the minimum quota", &with_least, true));
         let result = if fits { &unchanged } else { &with_least };
         wrong.extend(above_peak(strategy, result));
         wrong.extend(below_peak(strategy, result).filter(|_| self.exact));
-        for (number, change) in least.iter().enumerate().filter(|(_, change)| self.exact && change.to != "0") {
-            let mut less = least.clone();
-            let needed = amount(&change.resource, &change.to);
-            less[number].to = needed.minus(Amount::new(1)).display(&change.resource).to_string();
-            let what = format!("with less {} in {}", change.resource, change.flavor);
-            wrong.extend(unexpected_outcome(&what, &self.run_with_quota(&less)?, false));
-        }
         let verdict = strategy.verdict;
         wrong.iter_mut().for_each(|wrong| wrong.push_str(&format!("\n{plan}")));
         Ok((wrong, verdict))
     }
+}
+
+/// Returns a quota for each resource in which it is one unit below the minimum. That resource is the first, so that no
+/// upgrade fits while the quota changes.
+fn insufficient_quotas(least: &[QuotaChange]) -> Vec<Vec<QuotaChange>> {
+    let reducible = least.iter().enumerate().filter(|(_, change)| change.to != "0");
+    let reduced = reducible.map(|(number, change)| {
+        let needed = amount(&change.resource, &change.to);
+        let mut quota = least.to_vec();
+        quota[number].to = needed.minus(Amount::new(1)).display(&change.resource).to_string();
+        quota.swap(0, number);
+        quota
+    });
+    reduced.collect()
 }
 
 /// Returns a deviation unless the upgrade completed as expected.
@@ -258,6 +292,18 @@ fn ungated_requests<'a>(pods: impl Iterator<Item = &'a Value>) -> BTreeMap<Strin
 
 fn amount(resource: &str, text: &str) -> Amount {
     Amount::from_quantity(resource, &Quantity(text.to_owned())).expect("a quantity")
+}
+
+/// Changes the quotas in this order. Returns false if an admission policy denies one, as `sluice-quotas` does for a
+/// nominalQuota below the lendingLimit: no upgrade is possible with it.
+async fn set_quotas(world: &SharedWorld, quota: &[QuotaChange]) -> Result<bool, String> {
+    for change in quota {
+        match set_quota(world, change).await {
+            Err(kube::Error::Api(status)) if status.message.contains("'sluice-quotas'") => return Ok(false),
+            outcome => outcome.map_err(|error| format!("{change:?}: {error}"))?,
+        }
+    }
+    Ok(true)
 }
 
 async fn set_quota(world: &SharedWorld, change: &QuotaChange) -> Result<(), kube::Error> {
