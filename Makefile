@@ -41,7 +41,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-binaries traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
+.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-units test-simulation test-integration test-binaries traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +55,7 @@ testenv: ## Build the test environment: a Kubernetes control plane with fake nod
 	GOBIN=$(BIN) go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK_VERSION)
 	@mkdir -p $(SLUICE_CACHE)/gateway-crds
 	cd testenv && go mod download $(GATEWAY_API)
-	@cd testenv && install -m 644 $$(go list -m -f '{{.Dir}}' $(GATEWAY_API))/config/crd/standard/*.yaml $(SLUICE_CACHE)/gateway-crds/
+	@cd testenv && install -C -m 644 $$(go list -m -f '{{.Dir}}' $(GATEWAY_API))/config/crd/standard/*.yaml $(SLUICE_CACHE)/gateway-crds/
 
 processnode: ## Build the node that runs pods as local processes (see testenv/README.md).
 	@mkdir -p $(BIN)
@@ -75,7 +75,7 @@ kuberay: ## Build the KubeRay operator, for the tests that run Sluice's queue ma
 	@mkdir -p $(BIN)
 	cd testenv/kuberay && go build -ldflags '-s -w' -o $(BIN)/kuberay $(KUBERAY)
 	@mkdir -p $(SLUICE_CACHE)/kuberay-crds
-	@cd testenv/kuberay && install -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
+	@cd testenv/kuberay && install -C -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
 
 demo: demo-binaries testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
 	$(TARGET)/debug/examples/demo
@@ -104,11 +104,20 @@ record-responses: testenv ## Record the responses of a real API server that the 
 	$(TARGET)/debug/xtask record-responses
 
 test: test-binaries testenv kuberay ## Run all tests: units, simulated histories, and scenarios on a real control plane.
+	$(MAKE) test-units
+	$(MAKE) test-simulation
+	$(MAKE) test-integration
+
+test-units: test-binaries
 	cd testenv && go test -vet=off ./...
 	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) $(CARGO_TEST) --lib --bins
 	$(CARGO_TEST) --test queue_bench
+
+test-simulation: test-binaries
 	$(SIMULATED) $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
 	$(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
+
+test-integration: test-binaries testenv kuberay
 	$(CARGO_TEST) --test integration -- --test-threads=3
 
 test-binaries:

@@ -14,7 +14,7 @@ use sluice_testkit::load::{CompletedRequest, LoadGenerator, assert_all_answered}
 use sluice_testkit::poll_until;
 
 /// Time before the upgrade in which the baseline throughput is measured.
-const BEFORE: Duration = Duration::from_secs(60);
+const BEFORE: Duration = Duration::from_secs(30);
 /// Tolerated deviation in requests per step: a round of the gateway's weighted round robin may be
 /// incomplete or restart when the set of pods changes.
 const TOLERANCE: usize = 5;
@@ -89,7 +89,7 @@ fn assert_share(requests: &[CompletedRequest], share: &ObservedWeight, version: 
 /// Panics if it did.
 fn assert_throughput_stays(requests: &[CompletedRequest], begun: Duration, over: Duration) {
     // (The first windows start before the load.)
-    let before = median(throughput(requests, begun.saturating_sub(BEFORE * 5 / 6)..begun));
+    let before = median(throughput(requests, begun.saturating_sub(BEFORE * 2 / 3)..begun));
     let least = throughput(requests, begun..over).into_iter().min().unwrap_or_default();
     println!(
         "  in 10 s, {before} were answered in the median before, and {least} at least ({} %)",
@@ -114,8 +114,8 @@ pub(super) async fn requests_follow_the_weights_and_throughput_stays(fixture: &R
     env.set_quota("2", "4Gi").await;
     fixture.apply(&service_in_steps("1")).await;
     let load = fixture.start_load().await;
-    let minute = usize::try_from(REQUESTS_PER_SECOND).expect("a number") * 60;
-    assert_eq!(load.count_next(minute).await, BTreeMap::from([("1".to_owned(), minute)]));
+    let before = REQUESTS_PER_SECOND as usize * BEFORE.as_secs() as usize;
+    assert_eq!(load.count_next(before).await, BTreeMap::from([("1".to_owned(), before)]));
 
     // when it is upgraded,
     let begun = load.elapsed();
