@@ -55,7 +55,7 @@ testenv: ## Build the test environment: a Kubernetes control plane with fake nod
 	GOBIN=$(BIN) go install sigs.k8s.io/kwok/cmd/kwok@$(KWOK_VERSION)
 	@mkdir -p $(SLUICE_CACHE)/gateway-crds
 	cd testenv && go mod download $(GATEWAY_API)
-	@cd testenv && install -C -m 644 $$(go list -m -f '{{.Dir}}' $(GATEWAY_API))/config/crd/standard/*.yaml $(SLUICE_CACHE)/gateway-crds/
+	@cd testenv && install -m 644 $$(go list -m -f '{{.Dir}}' $(GATEWAY_API))/config/crd/standard/*.yaml $(SLUICE_CACHE)/gateway-crds/
 
 processnode: ## Build the node that runs pods as local processes (see testenv/README.md).
 	@mkdir -p $(BIN)
@@ -75,7 +75,7 @@ kuberay: ## Build the KubeRay operator, for the tests that run Sluice's queue ma
 	@mkdir -p $(BIN)
 	cd testenv/kuberay && go build -ldflags '-s -w' -o $(BIN)/kuberay $(KUBERAY)
 	@mkdir -p $(SLUICE_CACHE)/kuberay-crds
-	@cd testenv/kuberay && install -C -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
+	@cd testenv/kuberay && install -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
 
 demo: demo-binaries testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
 	$(TARGET)/debug/examples/demo
