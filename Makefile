@@ -41,7 +41,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-units test-simulation test-integration test-binaries traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
+.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-units test-simulation test-simulation-seeds test-simulation-cases test-integration test-binaries traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,8 +113,13 @@ test-units: test-binaries
 	PROPTEST_CASES=$(CASES) PROPTEST_RNG_SEED=$(RNG_SEED) $(CARGO_TEST) --lib --bins
 	$(CARGO_TEST) --test queue_bench
 
-test-simulation: test-binaries
+# Side by side, so that all cores are busy until the last test ends: some tests run on one core for most of a minute.
+test-simulation: test-simulation-seeds test-simulation-cases
+
+test-simulation-seeds: test-binaries
 	$(SIMULATED) $(CARGO_TEST) --test simulation invariants_hold_under_faults -- --show-output --test-threads=1
+
+test-simulation-cases: test-binaries
 	$(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
 
 test-integration: test-binaries testenv kuberay
