@@ -65,28 +65,29 @@ impl QuiescentState {
         jobs.map(Object::reference)
     }
 
-    /// Applies a remediation of a slice in a dry run. Returns what was applied and the cause for
-    /// which the slice is still pending, if it is.
+    /// Applies a remediation of a slice in a dry run; `before` is the engine without it. Returns what
+    /// was applied and the cause for which the slice is still pending, if it is.
     fn try_remediation(
         &self,
         job: &ObjectRef,
         slice: &str,
         remedy: &Remediation,
+        before: &Engine,
     ) -> Result<(AppliedRemediation, Option<PendingStatus>), String> {
         let mut dry_run = DryRun::start(&self.snapshot, &PolicyConfig::default(), self.now);
-        dry_run.run_to_fixpoint(|_| ()).map_err(|error| error.to_string())?;
-        let before = self.admitted_slices_of_others(job, dry_run.engine());
         let done = self.apply_remediation(job, remedy, &mut dry_run)?;
         dry_run.run_to_fixpoint(|_| ()).map_err(|error| error.to_string())?;
-        let others_grew =
-            self.admitted_slices_of_others(job, dry_run.engine()).iter().any(|slice| !before.contains(slice));
         let after = explain(dry_run.engine(), job);
         let pending = after
             .filter(|after| !is_admitted(after, slice))
             .as_ref()
             .and_then(pending_slice)
             .map(|(_, pending)| pending.clone());
-        Ok((if others_grew && pending.is_some() { AppliedRemediation::OthersAdmitted } else { done }, pending))
+        let others_grew = pending.is_some() && {
+            let before = self.admitted_slices_of_others(job, before);
+            !self.admitted_slices_of_others(job, dry_run.engine()).is_subset(&before)
+        };
+        Ok((if others_grew { AppliedRemediation::OthersAdmitted } else { done }, pending))
     }
 
     /// Returns the admitted slices of other jobs, with their pod counts.
@@ -200,7 +201,7 @@ fn check_remediations(moment: &QuiescentState, tally: &mut BTreeMap<AppliedRemed
             wrong.push(format!("no remediation for {job}: {}", waiting.message));
         }
         for remedy in &waiting.remediations {
-            match moment.try_remediation(&job, slice, remedy) {
+            match moment.try_remediation(&job, slice, remedy, &engine) {
                 Ok((done, after)) => {
                     wrong.extend(after.and_then(|after| unhelpful_remediation(waiting, remedy, &done, &after)));
                     *tally.entry(done).or_default() += 1;
