@@ -12,7 +12,8 @@ use super::slices::{Slice, SlicePhase};
 use super::types::Member;
 use sluice_api::condition;
 use sluice_api::kueue::names;
-use sluice_plan::Plan;
+use sluice_plan::{ObjectKey, Plan};
+use sluice_queue::{Decision, DecisionTarget};
 
 /// Time to wait for the first decision of the queue.
 const FIRST_DECISION_TIMEOUT: SignedDuration = SignedDuration::from_secs(10);
@@ -20,21 +21,25 @@ const FIRST_DECISION_TIMEOUT: SignedDuration = SignedDuration::from_secs(10);
 /// that the queue counts as unreachable.
 pub(super) const MAX_FAILURES: u32 = 8;
 
-/// Returns true while the job waits for the first decision of the queue. `can_request` is false if
-/// its demand could not be requested.
+/// Returns true while the job waits for the first decision of the queue, or for the admission that
+/// the queue has decided on since. `can_request` is false if its demand could not be requested.
 pub(super) fn awaits_first_decision(
     context: &ReconcileContext<'_>,
     slices: &[Slice<'_>],
     can_request: bool,
     plan: &mut Plan,
 ) -> bool {
-    let is_untouched = |slice: &Slice<'_>| {
-        let conditions = slice.workload.conditions();
-        slice.phase == SlicePhase::Pending && condition::get(conditions, names::QUOTA_RESERVED).is_none()
-    };
     let is_asked = can_request && context.job.wants_to_run() && context.consecutive_failures < MAX_FAILURES;
-    if !is_asked || !slices.iter().all(is_untouched) {
+    let is_undecided = |slice: &Slice<'_>| {
+        slice.phase == SlicePhase::Pending
+            && condition::get(slice.workload.conditions(), names::QUOTA_RESERVED).is_none()
+    };
+    let is_being_admitted = |slice: &Slice<'_>| is_being_admitted(context, slice);
+    if !is_asked || !slices.iter().all(|slice| is_undecided(slice) || is_being_admitted(slice)) {
         return false;
+    }
+    if slices.iter().any(is_being_admitted) {
+        return true;
     }
     let created =
         slices.iter().filter_map(|slice| slice.workload.metadata.creation_timestamp.as_ref()).map(|time| time.0);
@@ -45,6 +50,15 @@ pub(super) fn awaits_first_decision(
         plan.wake_by(until);
     }
     until > context.now
+}
+
+/// Returns true if the queue admits a pending slice that was never evicted: the Workload may still
+/// say that it is pending, in particular after a restart.
+fn is_being_admitted(context: &ReconcileContext<'_>, slice: &Slice<'_>) -> bool {
+    let decision = || context.scheduler.decision_for(&DecisionTarget::Workload(ObjectKey::of(slice.workload)));
+    slice.phase == SlicePhase::Pending
+        && condition::get(slice.workload.conditions(), names::EVICTED).is_none()
+        && matches!(decision(), Some(Decision::Admit { .. }))
 }
 
 /// Returns true if a member that no slice covers yet keeps running meanwhile: it has pods, and no

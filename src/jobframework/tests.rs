@@ -1,5 +1,6 @@
 //! Tests of job reconciliation with a fake job.
 
+mod adoption;
 mod changes;
 mod conditions;
 mod fixture;

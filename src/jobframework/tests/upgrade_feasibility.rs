@@ -14,7 +14,7 @@ fn object<T: serde::de::DeserializeOwned>(object: Value) -> T {
 }
 
 /// ClusterQueue `cq` with this CPU quota in one flavor, and its LocalQueue `lq`.
-fn queue(cohort: Option<&str>, cpu: Value) -> sluice_queue::Scheduler {
+pub(super) fn queue(cohort: Option<&str>, cpu: Value) -> sluice_queue::Scheduler {
     queue_of(cohort, &[("a100", cpu)])
 }
 
