@@ -1,5 +1,7 @@
 //! Conditions in the status of an object.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -49,6 +51,12 @@ pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
 /// Returns whether there is a condition of this type with status False.
 pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
     get_false(conditions, type_).is_some()
+}
+
+/// Returns type and reason of the conditions with status True, in the order of their types.
+pub fn true_conditions(conditions: &[Condition]) -> BTreeSet<(&str, &str)> {
+    let holding = conditions.iter().filter(|condition| condition.status == status(true));
+    holding.map(|condition| (condition.type_.as_str(), condition.reason.as_str())).collect()
 }
 
 /// Returns the status of a condition that holds, or does not.

@@ -217,6 +217,14 @@ impl Engine {
         self
     }
 
+    /// Sends reports immediately, without waiting for what happens to the object next. For a dry
+    /// run, in which no time passes.
+    #[must_use]
+    pub fn with_immediate_reports(mut self) -> Self {
+        self.writes.report_without_delay();
+        self
+    }
+
     /// Creates an engine for queries: it has observed these objects and emits no commands. The
     /// scheduler has run one cycle, so its pending decisions can be inspected.
     pub fn read_only(components: Components, settings: queue::Settings, objects: Vec<Object>, now: Timestamp) -> Self {

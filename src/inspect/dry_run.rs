@@ -50,7 +50,8 @@ impl DryRun {
     pub fn start(snapshot: &Snapshot, policy: &PolicyConfig, now: Timestamp) -> Self {
         let tokens = TokenKey::insecure();
         let engine = Engine::new(Components::ALL, policy.queue.clone(), [], tokens)
-            .with_managed_jobs(policy.managed_jobs.clone());
+            .with_managed_jobs(policy.managed_jobs.clone())
+            .with_immediate_reports();
         let mut dry_run = Self { engine, now, objects: BTreeMap::new(), version: 0, events: Vec::new() };
         for object in snapshot.objects() {
             let version = object.meta().resource_version.as_ref().and_then(|version| version.parse().ok());

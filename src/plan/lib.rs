@@ -144,8 +144,12 @@ pub enum WriteRank {
     Decision,
     /// Reports the numbers of a queue in its status.
     QueueStatus,
+    /// Reports in a status how far an object is on its way to a state that something waits for.
+    Progress,
     /// Reports why a Workload is pending.
     PendingCondition,
+    /// Reports new numbers in the message of a pending Workload, whose reason is unchanged.
+    PendingMessage,
 }
 
 /// The operation of a write.

@@ -17,7 +17,7 @@ use sluice_api::pod;
 use sluice_api::quantity::{Amount, Quantity};
 use sluice_api::ray::options::StringMap;
 use sluice_api::ray::{HeadInfo, RayClusterStatus, names};
-use sluice_plan::Write;
+use sluice_plan::{Write, WriteRank};
 use sluice_queue::requests::pod_requests;
 
 /// Input from which the status is computed.
@@ -41,6 +41,7 @@ pub(super) fn write(facts: &StatusContext<'_>) -> Option<Write> {
     if status == old {
         return None;
     }
+    let rank = if is_progress(&old, &status) { WriteRank::Progress } else { WriteRank::Decision };
     let now = Time(condition::whole_seconds(facts.view.now));
     if let Some(state) = status.state.clone()
         && status.state != old.state
@@ -48,7 +49,16 @@ pub(super) fn write(facts: &StatusContext<'_>) -> Option<Write> {
         status.state_transition_times.get_or_insert_default().insert(state, now.clone());
     }
     status.last_update_time = Some(now);
-    Write::patch_status(cluster, &status)
+    Write::patch_status(cluster, &status).map(|write| write.ranked(rank))
+}
+
+/// Reports whether no planner acts on the change of a status and no user waits for it: the cluster
+/// is in the same state, and the same conditions are true.
+fn is_progress(old: &RayClusterStatus, new: &RayClusterStatus) -> bool {
+    // An incremental upgrade sends requests to a cluster once it has a ready worker.
+    let has_ready_worker = |status: &RayClusterStatus| status.ready_worker_replicas.unwrap_or(0) > 0;
+    (&old.state, &old.reason, has_ready_worker(old)) == (&new.state, &new.reason, has_ready_worker(new))
+        && condition::true_conditions(&old.conditions) == condition::true_conditions(&new.conditions)
 }
 
 fn next_status(facts: &StatusContext<'_>, mut status: RayClusterStatus) -> RayClusterStatus {

@@ -17,7 +17,7 @@ use sluice_api::ray::admission_annotations::TIMED_OUT_ANNOTATION;
 use sluice_api::ray::incremental_annotations::UPGRADE_FAILED_ANNOTATION;
 use sluice_api::ray::{AppStatus, RayServiceStatus, RayServiceStatuses, ServeDeploymentStatus, names};
 use sluice_plan::ServeStatus;
-use sluice_plan::Write;
+use sluice_plan::{Write, WriteRank};
 use sluice_raycluster::FieldError;
 
 /// Condition: the serve Service has ready endpoints.
@@ -132,8 +132,22 @@ fn status_write(
     if status == old {
         return None;
     }
+    let rank = if is_progress(&old, &status) { WriteRank::Progress } else { WriteRank::Decision };
     status.last_update_time = Some(Time(condition::whole_seconds(observed.now)));
-    Write::patch_status(observed.service, &status)
+    Write::patch_status(observed.service, &status).map(|write| write.ranked(rank))
+}
+
+/// Reports whether no planner acts on the change of a status and no user waits for it: clusters,
+/// capacity, traffic and applications are the same, and the same conditions are true.
+fn is_progress(old: &RayServiceStatuses, new: &RayServiceStatuses) -> bool {
+    condition::true_conditions(&old.conditions) == condition::true_conditions(&new.conditions)
+        && differs_only_in_cluster_status(old.active_service_status.as_ref(), new.active_service_status.as_ref())
+        && differs_only_in_cluster_status(old.pending_service_status.as_ref(), new.pending_service_status.as_ref())
+}
+
+fn differs_only_in_cluster_status(old: Option<&RayServiceStatus>, new: Option<&RayServiceStatus>) -> bool {
+    let content = |entry: &RayServiceStatus| RayServiceStatus { ray_cluster_status: None, ..entry.clone() };
+    old.map(content) == new.map(content)
 }
 
 fn cluster_status_entry(
@@ -353,5 +367,48 @@ impl ConditionWriter<'_> {
         let service = self.observed.service;
         let fields = desired::unsupported_fields(service);
         condition::set_unsupported(self.conditions, self.now(), service.metadata.generation, &fields);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[rstest]
+    #[case::another_state_of_the_cluster(json!({"activeServiceStatus": {"rayClusterStatus": {"readyWorkerReplicas": 2}}}), true)]
+    #[case::number_of_endpoints(json!({"numServeEndpoints": 2, "observedGeneration": 2}), true)]
+    #[case::message_of_a_condition(json!({"conditions": [condition("Ready", "True", "2 serve endpoints are ready")]}), true)]
+    #[case::condition_that_is_false(json!({"conditions": [ready(), condition("UpgradeInProgress", "False", "no")]}), true)]
+    #[case::condition_becomes_true(json!({"conditions": [ready(), condition("UpgradeInProgress", "True", "yes")]}), false)]
+    #[case::condition_becomes_false(json!({"conditions": [condition("Ready", "False", "no serve endpoint is ready")]}), false)]
+    #[case::another_cluster(json!({"activeServiceStatus": {"rayClusterName": "b"}}), false)]
+    #[case::pending_cluster(json!({"pendingServiceStatus": {"rayClusterName": "b"}}), false)]
+    #[case::traffic(json!({"activeServiceStatus": {"trafficRoutedPercent": 50}}), false)]
+    #[case::application(json!({"activeServiceStatus": {"applicationStatuses": {"fruit": {"status": "RUNNING"}}}}), false)]
+    fn status_reports_progress_if_only_what_nothing_waits_for_changes(#[case] change: Value, #[case] expected: bool) {
+        let mut manifest = json!({
+            "conditions": [ready()],
+            "activeServiceStatus": {"rayClusterName": "a", "rayClusterStatus": {"readyWorkerReplicas": 1}},
+            "numServeEndpoints": 1,
+            "observedGeneration": 1,
+        });
+        let old: RayServiceStatuses = serde_json::from_value(manifest.clone()).expect("a status");
+        json_patch::merge(&mut manifest, &change);
+        let new = serde_json::from_value(manifest).expect("a status");
+
+        assert_ne!(old, new);
+        assert_eq!(is_progress(&old, &new), expected);
+    }
+
+    fn ready() -> Value {
+        condition("Ready", "True", "1 serve endpoints are ready")
+    }
+
+    fn condition(type_: &str, status: &str, message: &str) -> Value {
+        let time = "2026-01-01T00:00:00Z";
+        json!({"type": type_, "status": status, "reason": "Any", "message": message, "lastTransitionTime": time})
     }
 }

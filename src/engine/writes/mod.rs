@@ -108,6 +108,11 @@ pub(super) struct Settled {
 }
 
 impl WriteTracker {
+    /// Lets no report wait for what happens next.
+    pub(super) fn report_without_delay(&mut self) {
+        self.budget.report_without_delay();
+    }
+
     /// Begins the writes of a plan, in order. A write is left out while it is in backoff, blocked by
     /// a write to its target or to an object that it depends on, or gives way to other writes.
     pub(super) fn begin(

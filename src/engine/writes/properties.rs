@@ -80,7 +80,13 @@ fn histories() -> impl Strategy<Value = Vec<Step>> {
         3 => any::<bool>().prop_map(|takes_effect| Fate::Lost { takes_effect }),
     ];
     let object = 0..OBJECTS.len();
-    let rank = prop::sample::select(vec![WriteRank::Decision, WriteRank::QueueStatus, WriteRank::PendingCondition]);
+    let rank = prop::sample::select(vec![
+        WriteRank::Decision,
+        WriteRank::QueueStatus,
+        WriteRank::Progress,
+        WriteRank::PendingCondition,
+        WriteRank::PendingMessage,
+    ]);
     let plan =
         (0..3_usize, prop::option::weighted(0.9, object.clone()), change, prop::option::of(object.clone()), rank);
     let plan = plan.prop_map(|(planner, object, change, depends_on, rank)| Step::Plan {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 
 use super::WriteId;
-use sluice_plan::{ObjectRef, Write, WriteRank};
+use sluice_plan::{ObjectRef, Write, WriteOp, WriteRank};
 
 /// Number of accepted decisions that pay for one report.
 const DECISIONS_PER_REPORT: u32 = 10;
@@ -19,6 +19,13 @@ const MAX_REPORTS_IN_FLIGHT: usize = 8;
 const MAX_WAIT: SignedDuration = SignedDuration::from_secs(1);
 /// Minimum time between two statuses of one queue.
 const QUEUE_STATUS_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
+/// Time for which a report waits: what happens to the object meanwhile is in the same write, or
+/// makes it unnecessary.
+const REPORT_DELAY: SignedDuration = SignedDuration::from_secs(1);
+/// Time after which a report that was never sent is forgotten.
+const REPORT_EXPIRY: SignedDuration = SignedDuration::from_mins(1);
+/// Number of reports up to which none is forgotten.
+const MIN_REPORTS: usize = 64;
 
 /// The writes in flight by rank, and the planners whose reports wait.
 #[derive(Debug)]
@@ -39,6 +46,12 @@ pub(super) struct WriteBudget<P> {
     overdue_at: Timestamp,
     /// Time of the last status of each queue, if it blocks the next one.
     queue_statuses: BTreeMap<ObjectRef, Timestamp>,
+    /// [`REPORT_DELAY`], or zero.
+    report_delay: SignedDuration,
+    /// Time at which each object had something to report first since its last status.
+    unreported: BTreeMap<ObjectRef, Timestamp>,
+    /// Number of unreported objects at which the expired ones are forgotten.
+    forget_at: usize,
 }
 
 /// Answer of the budget to a write.
@@ -64,11 +77,19 @@ impl<P> Default for WriteBudget<P> {
             credit: 0,
             overdue_at: Timestamp::MIN,
             queue_statuses: BTreeMap::new(),
+            report_delay: REPORT_DELAY,
+            unreported: BTreeMap::new(),
+            forget_at: MIN_REPORTS,
         }
     }
 }
 
 impl<P: Ord + Clone> WriteBudget<P> {
+    /// Lets no report wait for what happens next.
+    pub(super) fn report_without_delay(&mut self) {
+        self.report_delay = SignedDuration::ZERO;
+    }
+
     /// Takes back the grant of a planner that plans now, and its place among those that wait.
     /// Reports whether it had a grant.
     pub(super) fn take_grant(&mut self, planner: &P) -> bool {
@@ -86,6 +107,12 @@ impl<P: Ord + Clone> WriteBudget<P> {
         }
         if let Some(next) = self.next_queue_status(&write.target).filter(|next| *next > now) {
             return Admission::NotBefore(next);
+        }
+        if write.rank != WriteRank::QueueStatus {
+            let due = self.report_due(&write.target, now);
+            if due > now && !is_granted {
+                return Admission::NotBefore(due);
+            }
         }
         if is_granted || self.spare_reports() > 0 {
             return Admission::Admitted;
@@ -109,6 +136,9 @@ impl<P: Ord + Clone> WriteBudget<P> {
         if write.rank == WriteRank::QueueStatus {
             self.queue_statuses.retain(|_, at| later(*at, QUEUE_STATUS_INTERVAL) > now);
             self.queue_statuses.insert(write.target.clone(), now);
+        }
+        if matches!(write.op, WriteOp::PatchStatus(_)) {
+            self.unreported.remove(&write.target);
         }
     }
 
@@ -169,6 +199,19 @@ impl<P: Ord + Clone> WriteBudget<P> {
         self.queue_statuses.get(queue).map(|last| later(*last, QUEUE_STATUS_INTERVAL))
     }
 
+    /// Returns the time from which on the report of an object can be sent.
+    fn report_due(&mut self, target: &ObjectRef, now: Timestamp) -> Timestamp {
+        if let Some(since) = self.unreported.get(target) {
+            return later(*since, self.report_delay);
+        }
+        if self.unreported.len() >= self.forget_at {
+            self.unreported.retain(|_, since| later(*since, REPORT_EXPIRY) > now);
+            self.forget_at = MIN_REPORTS.max(2 * self.unreported.len());
+        }
+        self.unreported.insert(target.clone(), now);
+        later(now, self.report_delay)
+    }
+
     /// Returns the number of writes in flight and of planners that wait or were granted a report.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -186,7 +229,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use sluice_plan::WriteOp;
 
     fn at(millis: i64) -> Timestamp {
         Timestamp::from_millisecond(millis).expect("in range")
@@ -205,12 +247,16 @@ mod tests {
 
     const DECISION: WriteRank = WriteRank::Decision;
     const QUEUE: WriteRank = WriteRank::QueueStatus;
+    const PROGRESS: WriteRank = WriteRank::Progress;
     const PENDING: WriteRank = WriteRank::PendingCondition;
 
-    /// Plans one write, and sends it if the budget admits it.
+    /// Plans one write, and sends it if the budget admits it. A report has waited for its delay.
     fn plan(budget: &mut WriteBudget<&'static str>, planner: &'static str, rank: WriteRank, id: WriteId) -> Admission {
         let is_granted = budget.take_grant(&planner);
         let write = write(rank, planner);
+        if rank != DECISION {
+            budget.unreported.insert(write.target.clone(), at(-1000));
+        }
         let admission = budget.admit(&planner, &write, is_granted, at(0));
         if admission == Admission::Admitted {
             budget.begin(id, &write, at(0));
@@ -304,5 +350,37 @@ mod tests {
 
         assert_eq!(again(at(999)), Admission::NotBefore(at(1000)));
         assert_eq!(again(at(1000)), Admission::Admitted);
+    }
+
+    #[rstest]
+    fn reports_of_an_object_within_a_second_are_one(#[values(PROGRESS, PENDING)] rank: WriteRank) {
+        let mut budget = WriteBudget::default();
+        let mut again = |now| budget.admit(&"cluster", &write(rank, "cluster"), false, now);
+
+        assert_eq!(again(at(0)), Admission::NotBefore(at(1000)));
+        assert_eq!(again(at(400)), Admission::NotBefore(at(1000)));
+        assert_eq!(again(at(1000)), Admission::Admitted);
+    }
+
+    #[test]
+    fn decision_takes_the_place_of_the_report() {
+        // Given a cluster with something to report,
+        let mut budget = WriteBudget::default();
+        budget.admit(&"cluster", &write(PROGRESS, "cluster"), false, at(0));
+
+        // when a decision on its status is sent, then what it has to report later waits for a second of its own.
+        plan(&mut budget, "cluster", DECISION, 1);
+        let next = budget.admit(&"cluster", &write(PROGRESS, "cluster"), false, at(900));
+        assert_eq!(next, Admission::NotBefore(at(1900)));
+    }
+
+    #[test]
+    fn reports_that_were_never_sent_are_forgotten() {
+        let mut budget = WriteBudget::default();
+        for object in 0..1000 {
+            budget.admit(&"planner", &write(PROGRESS, &format!("object-{object}")), false, at(object * 1000));
+        }
+
+        assert!(budget.unreported.len() <= 2 * MIN_REPORTS, "{}", budget.unreported.len());
     }
 }

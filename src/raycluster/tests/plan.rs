@@ -11,7 +11,7 @@ use super::super::{Grant, NodePlacement, PodSetInfo, pod_groups};
 use super::{created, deleted, ready_cluster};
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
-use sluice_plan::{ObjectRef, Plan, WriteOp};
+use sluice_plan::{ObjectRef, Plan, WriteOp, WriteRank};
 use sluice_queue::requests::pod_requests;
 
 fn up_to(head: u32, small: u32) -> Grant {
@@ -46,6 +46,28 @@ fn ready_cluster_reports_ready_and_needs_no_more_writes() {
     assert_eq!(test_cluster.condition("RayClusterProvisioned"), Some(("True", "AllPodRunningAndReadyFirstTime")));
     assert_eq!(test_cluster.condition("HeadPodReady"), Some(("True", "HeadPodRunningAndReady")));
     assert_eq!(test_cluster.plan(), Plan::default());
+}
+
+/// Returns the rank of the status write in a plan; `None` if there is none.
+fn status_rank(plan: &Plan) -> Option<WriteRank> {
+    plan.writes.iter().find(|write| matches!(write.op, WriteOp::PatchStatus(_))).map(|write| write.rank)
+}
+
+#[test]
+fn status_reports_progress_until_a_condition_becomes_true_or_the_state_changes() {
+    const PROGRESS: Option<WriteRank> = Some(WriteRank::Progress);
+    const DECISION: Option<WriteRank> = Some(WriteRank::Decision);
+    // Given a new cluster, and then its pods,
+    let mut test_cluster = TestCluster::new(cluster_with_workers(2));
+    assert_eq!(status_rank(&test_cluster.reconcile_once()), PROGRESS);
+    assert_eq!(status_rank(&test_cluster.reconcile_once()), PROGRESS);
+
+    // when they become ready one after the other, then a planner acts on the first worker and on the head.
+    let pods = [test_cluster.pod_names("small"), test_cluster.pod_names("headgroup")].concat();
+    for (pod, rank) in pods.iter().zip([DECISION, PROGRESS, DECISION]) {
+        test_cluster.set_phase(pod, "Running");
+        assert_eq!(status_rank(&test_cluster.reconcile_once()), rank, "{pod} is ready");
+    }
 }
 
 #[test]
