@@ -9,12 +9,14 @@ use kube_core::ResourceExt;
 use super::cluster_state::{Change, ClusterState, Object};
 use super::planner_key::PlannerKey;
 use super::{WriteError, finalizers, workload_events};
-use sluice_api::kueue::Workload;
+use sluice_api::condition;
+use sluice_api::kueue::{Workload, names};
 use sluice_api::ray::RayCluster;
 use sluice_jobframework::slice_record::SliceRecord;
 use sluice_plan::ObjectKey;
 use sluice_plan::{ObjectRef, Plan, Write, WriteOp, WriteRank};
 use sluice_queue::log::Recorder;
+use sluice_queue::pending::PendingCause;
 use sluice_queue::{self as queue, Decision, DecisionTarget, Input, status};
 
 /// The scheduler and its decision log.
@@ -117,11 +119,11 @@ impl QueueAdapter {
                 if let Some(write) = status.and_then(|status| Write::patch_status(workload, status)) {
                     // No cluster may be unsuspended on a slice that was just evicted, even
                     // partially (invariant I2).
-                    plan.write(match effect {
+                    plan.write(match &effect {
                         Decision::Evict { .. } | Decision::PreemptPart { .. } => {
                             write.blocked_while_in_flight(covered_clusters(workload))
                         }
-                        Decision::Pending { .. } => write.ranked(WriteRank::PendingCondition),
+                        Decision::Pending { cause, .. } => write.ranked(pending_rank(workload, cause)),
                         _ => write,
                     });
                     plan.events.extend(workload_events::decision_events(workload, &decided, &effect));
@@ -209,6 +211,15 @@ impl QueueAdapter {
 
 fn queue_status(write: Option<Write>) -> Option<Write> {
     write.map(|write| write.ranked(WriteRank::QueueStatus))
+}
+
+/// Returns the rank of the write that reports why a Workload is pending.
+fn pending_rank(workload: &Workload, cause: &PendingCause) -> WriteRank {
+    let conditions = workload.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    match condition::get_false(conditions, names::QUOTA_RESERVED) {
+        Some(reported) if reported.reason == cause.reason().as_str() => WriteRank::PendingMessage,
+        _ => WriteRank::PendingCondition,
+    }
 }
 
 /// Carries the execution time of the replaced slice over to its successor: otherwise a job that

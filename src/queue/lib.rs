@@ -23,6 +23,7 @@ mod interner;
 mod ledger;
 mod limit_ranges;
 pub mod log;
+mod message_refresh;
 mod node_affinity;
 pub mod partial_admission;
 pub mod partial_preemption;

@@ -9,6 +9,7 @@ use super::cluster_queue_config::{ClusterQueueConfig, cohort_spec};
 use super::cluster_queues::ClusterQueues;
 use super::index_update::IndexUpdate;
 use super::ledger::{FlavorResourceQuantities, UsageLedger, UsageTotals};
+use super::message_refresh::MessageRefresh;
 use super::pending_queue::{EquivalenceKey, PendingQueue, QueueOrder};
 use super::queue_status::WorkloadCounts;
 use super::registry::Registry;
@@ -88,8 +89,8 @@ pub(super) struct CachedClusterQueue {
     pub(super) observed: ClusterQueueStatus,
     pub(super) ledger: UsageLedger,
     pub(super) pending_queue: PendingQueue,
-    /// Time at which the pending messages at its head are refreshed. `None` if nothing is due.
-    pub(super) refresh_messages_at: Option<Timestamp>,
+    /// The next refresh of pending messages. `None` if nothing is due.
+    pub(super) message_refresh: Option<MessageRefresh>,
     /// The head that the workloads behind it were last reported to wait for. Used with StrictFIFO
     /// only.
     pub(super) last_reported_head: Option<WorkloadId>,
@@ -419,12 +420,9 @@ impl Scheduler {
         if let Some(state) = self.cluster_queues.get_mut(node) {
             state.pending_queue.activate_all();
             self.dirty_cluster_queues.insert(node);
-            if let Some(before) = state.refresh_messages_at.replace(self.now) {
-                self.message_refreshes.remove(&(before, node));
-            }
-            self.message_refreshes.insert((self.now, node));
             let members: Vec<WorkloadId> = state.workloads.iter().copied().collect();
             self.update_all(&members);
+            self.schedule_message_refresh(node, MessageRefresh::after_quota_change(self.now));
         }
         let behind =
             |state: &CachedLocalQueue| state.config.as_ref().is_some_and(|rules| rules.cluster_queue == Some(node));

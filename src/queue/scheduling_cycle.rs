@@ -3,22 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::Decision;
 use super::explain::HoldersCache;
-use super::scheduler::{CachedClusterQueue, Scheduler, WorkloadId};
+use super::message_refresh::MessageRefresh;
+use super::scheduler::{Scheduler, WorkloadId};
 use super::tree::NodeId;
 use sluice_api::kueue::Admission;
-
-/// Number of workloads at the head of a ClusterQueue whose pending messages are refreshed as usage
-/// changes. The others keep the numbers from when they were queued; otherwise each admission would
-/// write to every pending workload.
-const REFRESHED_HEADS: usize = 32;
-
-/// Delay before changed numbers are written to the heads. A changed reason is written immediately,
-/// to all workloads.
-const MESSAGE_REFRESH_DELAY: SignedDuration = SignedDuration::from_secs(10);
 
 impl Scheduler {
     /// Runs a scheduling cycle for everything that changed. Returns the decisions that the observed
@@ -33,7 +25,7 @@ impl Scheduler {
             std::mem::take(&mut self.dirty_cluster_queues).into_iter().map(|node| self.tree.root(node)).collect();
         for root in roots {
             self.schedule_tree(root, &mut admitted);
-            self.schedule_message_refresh(root);
+            self.schedule_head_refreshes(root);
         }
         if self.admission_blocked() {
             self.dirty_cluster_queues.extend(self.cluster_queues_with_pending());
@@ -105,6 +97,8 @@ impl Scheduler {
             let Some(state) = self.cluster_queues.get_mut(node) else { continue };
             state.pending_queue.activate_all();
             self.dirty_cluster_queues.insert(node);
+            self.schedule_message_refresh(node, MessageRefresh::after_cohort_change(self.now));
+            let Some(state) = self.cluster_queues.get_mut(node) else { continue };
             if state.cohort_cycle != cycle {
                 state.cohort_cycle = cycle;
                 self.cluster_queue_changed(node);
@@ -135,43 +129,6 @@ impl Scheduler {
     fn cluster_queues_with_pending(&self) -> BTreeSet<NodeId> {
         self.cluster_queues.iter().filter(|state| !state.pending_queue.is_empty()).map(|state| state.node).collect()
     }
-
-    /// Schedules a message refresh for the heads, and reports a new head of a StrictFIFO
-    /// ClusterQueue to the workloads behind it immediately.
-    fn schedule_message_refresh(&mut self, root: NodeId) {
-        let soon = self.now.saturating_add(MESSAGE_REFRESH_DELAY).unwrap_or(self.now);
-        for node in self.tree.cluster_queues_below(root) {
-            let Some(state) = self.cluster_queues.get_mut(node) else { continue };
-            let first = state.pending_queue.head().map(|rank| rank.workload);
-            if first.is_some() && state.refresh_messages_at.is_none() {
-                state.refresh_messages_at = Some(soon);
-                self.message_refreshes.insert((soon, node));
-            }
-            if state.config.as_ref().is_some_and(|quota| quota.strict_fifo) && first != state.last_reported_head {
-                state.last_reported_head = first;
-                self.dirty_objects.workloads.extend(refreshed_heads(state));
-            }
-        }
-    }
-
-    fn refresh_messages(&mut self) {
-        while let Some((at, node)) = self.message_refreshes.first().copied().filter(|(at, _)| *at <= self.now) {
-            self.message_refreshes.remove(&(at, node));
-            let Some(state) = self.cluster_queues.get_mut(node) else { continue };
-            state.refresh_messages_at = None;
-            for id in refreshed_heads(state) {
-                if let Some(slot) = self.workloads.get_mut(id) {
-                    slot.refresh_message = true;
-                }
-                self.dirty_objects.workloads.insert(id);
-            }
-        }
-    }
-}
-
-/// Returns the workloads whose pending messages are refreshed.
-fn refreshed_heads(state: &CachedClusterQueue) -> impl Iterator<Item = WorkloadId> {
-    state.pending_queue.iter().take(REFRESHED_HEADS).map(|rank| rank.workload)
 }
 
 /// Returns the position of a decision in the write order; lower is earlier.

@@ -344,21 +344,41 @@ fn admission_does_not_rewrite_workloads_pending_for_the_same_reason() {
 }
 
 #[test]
-fn numbers_in_pending_condition_of_heads_are_refreshed_after_a_delay() {
+fn numbers_of_the_first_pending_workload_are_refreshed_after_a_delay() {
+    // Given two pending workloads, when usage changes,
     let mut cluster = Cluster::with_cpu("3");
     cluster.submit("a", "1");
     cluster.submit("b", "2");
-    cluster.submit("large", "3");
+    cluster.submit("first", "3");
+    cluster.submit("second", "3");
     cluster.run_until_stable();
     cluster.finish("a");
     cluster.run_until_stable();
-    assert!(
-        cluster.reason_and_message("large", names::QUOTA_RESERVED).1.contains("3 more needed"),
-        "the message is not refreshed yet"
-    );
+    let message = |cluster: &Cluster, name: &str| cluster.reason_and_message(name, names::QUOTA_RESERVED).1;
+    assert!(message(&cluster, "first").contains("3 more needed"), "the message is not refreshed yet");
 
-    cluster.now = 60;
+    cluster.now = 61;
     cluster.run_until_stable();
 
-    assert!(cluster.reason_and_message("large", names::QUOTA_RESERVED).1.contains("2 more needed"));
+    // then the first one gets new numbers after the delay, and the second one keeps its own.
+    assert!(message(&cluster, "first").contains("2 more needed"));
+    assert!(message(&cluster, "second").contains("3 more needed"));
+}
+
+#[test]
+fn numbers_of_all_pending_workloads_are_refreshed_after_a_change_of_quota() {
+    let mut cluster = Cluster::with_cpu("3");
+    cluster.submit("a", "3");
+    cluster.submit("first", "3");
+    cluster.submit("second", "3");
+    cluster.run_until_stable();
+
+    let quota = group(&["cpu"], &[("default", &["4"])]);
+    cluster.put_cluster_queue("cq", json!({"resourceGroups": [quota], "namespaceSelector": {}}));
+    cluster.run_until_stable();
+
+    for name in ["first", "second"] {
+        let (_, message) = cluster.reason_and_message(name, names::QUOTA_RESERVED);
+        assert!(message.contains("2 more needed"), "{name}: {message}");
+    }
 }

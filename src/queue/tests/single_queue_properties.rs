@@ -270,14 +270,19 @@ proptest! {
             apply(&mut cluster, act);
         }
         cluster.run_until_stable();
-        // More than the age at which numbers in pending messages are refreshed.
-        cluster.now += 60;
+        // More than the age at which the numbers in the first pending message are refreshed.
+        cluster.now += 61;
         cluster.run_until_stable();
+        let first = cluster.scheduler.queued_workloads().into_iter().next();
         let strict = cluster.scheduler.cluster_queues.get_by_name("cq").and_then(|state| state.config.as_ref()).is_some_and(|quota| quota.strict_fifo);
         for key in cluster.workloads.keys() {
             match cluster.scheduler.explain(key) {
                 Some(PendingCause::BehindHead { .. }) => prop_assert!(strict),
-                Some(why) => prop_assert_eq!(cluster.reason_and_message(&key.name, names::QUOTA_RESERVED).1, why.to_string()),
+                Some(why) => {
+                    let (reason, message) = cluster.reason_and_message(&key.name, names::QUOTA_RESERVED);
+                    prop_assert_eq!(reason, why.reason().as_str());
+                    prop_assert!(first.as_ref() != Some(key) || message == why.to_string(), "{} instead of {}", message, why);
+                }
                 None => {}
             }
             prop_assert_eq!(cluster.scheduler.decision_for(&crate::DecisionTarget::Workload(key.clone())), None);

@@ -44,8 +44,8 @@ pub(super) async fn dump(client: &Client, place: &ScriptNamespace) -> Result<Dum
 /// merged into one.
 const TRANSIENT_REASON: &str = "Pending";
 
-/// Placeholder for the pending reasons of insufficient quota. Which of them is reported may be up
-/// to ten seconds old (`MESSAGE_REFRESH_DELAY` in `src/queue/scheduling_cycle.rs`).
+/// Placeholder for the pending reasons of insufficient quota. Which of them is reported may be out
+/// of date (`src/queue/message_refresh.rs`).
 pub(super) const PENDING_FOR_QUOTA: &str = "<pending for quota>";
 
 /// True for the pending reasons of insufficient quota.

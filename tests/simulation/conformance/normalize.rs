@@ -30,7 +30,7 @@ pub(super) fn normalized(dump: &Dump, place: &ScriptNamespace) -> NormalizedObje
 }
 
 /// Removes messages of false conditions and merges the pending reasons of insufficient quota: both
-/// may be up to ten seconds old (`MESSAGE_REFRESH_DELAY` in `src/queue/scheduling_cycle.rs`).
+/// may be out of date (`src/queue/message_refresh.rs`).
 pub(super) fn without_pending_numbers(mut objects: NormalizedObjects) -> NormalizedObjects {
     for object in objects.values_mut() {
         for conditions in CONDITIONS {
