@@ -359,7 +359,7 @@ fn upgrade_that_times_out_is_rolled_back_until_the_spec_changes() {
     assert!(plane.has("RayCluster", &new) && !has_timed_out(&plane));
 
     // when it times out, then it is rolled back and the reason is reported;
-    plane.advance(2);
+    plane.advance(3);
     assert_eq!((plane.clusters_of_service("chat"), plane.ungated_pod_count(&old)), (vec![old.clone()], 2));
     assert!(has_timed_out(&plane));
     let event = plane.emitted_events.iter().find(|note| note.reason == "UpgradeAdmissionTimedOut").expect("an event");

@@ -114,7 +114,8 @@ impl WriteTracker {
     }
 
     /// Begins the writes of a plan, in order. A write is left out while it is in backoff, blocked by
-    /// a write to its target or to an object that it depends on, or gives way to other writes.
+    /// a write to its target or to an object that it depends on, or gives way to other writes. Behind
+    /// a blocked write, the next ones to the same object are blocked too: they keep their order.
     pub(super) fn begin(
         &mut self,
         planner: &PlannerKey,
@@ -126,15 +127,25 @@ impl WriteTracker {
         let changes_failures = self.pod_write_failures.retain_planned(planner, &writes);
         let mut begun = Begun { changes_failures, ..Begun::default() };
         let is_only_events = writes.is_empty();
-        let is_granted = self.budget.take_grant(planner);
+        let is_granted = self.budget.take_grant(planner, &writes);
+        let mut blocked = BTreeSet::new();
         for write in writes {
+            if blocked.contains(&write.target) {
+                continue;
+            }
+            let target = write.target.clone();
             let retry_at = self.pod_write_failures.retry_at(planner, &write.target).filter(|at| *at > now);
             let admission = match retry_at {
                 Some(at) => Admission::NotBefore(at),
                 None => self.budget.admit(planner, &write, is_granted, now),
             };
             match admission {
-                Admission::Admitted => begun.sent.extend(self.begin_write(planner, write, observed, now)),
+                Admission::Admitted => match self.begin_write(planner, write, observed, now) {
+                    Some(sent) => begun.sent.push(sent),
+                    None => {
+                        blocked.insert(target);
+                    }
+                },
                 Admission::Waiting => {}
                 Admission::NotBefore(at) => {
                     begun.retry_at = Some(begun.retry_at.map_or(at, |first| first.min(at)));
@@ -158,7 +169,7 @@ impl WriteTracker {
             return None;
         }
         let id = self.in_flight.begin(&write, planner)?;
-        self.budget.begin(id, &write, now);
+        self.budget.begin(planner, id, &write, now);
         self.pod_expectations.record(id, &write, target_pod(&write, observed));
         self.slice_expectations.record(&write);
         Some((id, write))

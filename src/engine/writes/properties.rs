@@ -340,7 +340,7 @@ impl Harness {
     fn release(&mut self, released: &Released) {
         self.blocked.retain(|planner| !released.planners.contains(planner));
         for planner in &released.planners {
-            self.tracker.budget.take_grant(planner);
+            self.tracker.budget.take_grant(planner, &[]);
         }
     }
 

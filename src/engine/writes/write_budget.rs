@@ -22,10 +22,6 @@ const QUEUE_STATUS_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 /// Time for which a report waits: what happens to the object meanwhile is in the same write, or
 /// makes it unnecessary.
 const REPORT_DELAY: SignedDuration = SignedDuration::from_secs(1);
-/// Time after which a report that was never sent is forgotten.
-const REPORT_EXPIRY: SignedDuration = SignedDuration::from_mins(1);
-/// Number of reports up to which none is forgotten.
-const MIN_REPORTS: usize = 64;
 
 /// The writes in flight by rank, and the planners whose reports wait.
 #[derive(Debug)]
@@ -48,10 +44,8 @@ pub(super) struct WriteBudget<P> {
     queue_statuses: BTreeMap<ObjectRef, Timestamp>,
     /// [`REPORT_DELAY`], or zero.
     report_delay: SignedDuration,
-    /// Time at which each object had something to report first since its last status.
-    unreported: BTreeMap<ObjectRef, Timestamp>,
-    /// Number of unreported objects at which the expired ones are forgotten.
-    forget_at: usize,
+    /// Time since which each planner has had something to report.
+    unreported: BTreeMap<P, Timestamp>,
 }
 
 /// Answer of the budget to a write.
@@ -79,7 +73,6 @@ impl<P> Default for WriteBudget<P> {
             queue_statuses: BTreeMap::new(),
             report_delay: REPORT_DELAY,
             unreported: BTreeMap::new(),
-            forget_at: MIN_REPORTS,
         }
     }
 }
@@ -90,11 +83,14 @@ impl<P: Ord + Clone> WriteBudget<P> {
         self.report_delay = SignedDuration::ZERO;
     }
 
-    /// Takes back the grant of a planner that plans now, and its place among those that wait.
-    /// Reports whether it had a grant.
-    pub(super) fn take_grant(&mut self, planner: &P) -> bool {
+    /// Takes back the grant of a planner that plans these writes now, and its place among those that
+    /// wait. Reports whether it had a grant.
+    pub(super) fn take_grant(&mut self, planner: &P, writes: &[Write]) -> bool {
         if let Some(place) = self.places.remove(planner) {
             self.waiting.remove(&place);
+        }
+        if !writes.iter().any(is_delayed) {
+            self.unreported.remove(planner);
         }
         self.granted.remove(planner)
     }
@@ -108,9 +104,10 @@ impl<P: Ord + Clone> WriteBudget<P> {
         if let Some(next) = self.next_queue_status(&write.target).filter(|next| *next > now) {
             return Admission::NotBefore(next);
         }
-        if write.rank != WriteRank::QueueStatus {
-            let due = self.report_due(&write.target, now);
-            if due > now && !is_granted {
+        if is_delayed(write) && !is_granted {
+            let since = *self.unreported.entry(planner.clone()).or_insert(now);
+            let due = later(since, self.report_delay);
+            if due > now {
                 return Admission::NotBefore(due);
             }
         }
@@ -130,7 +127,7 @@ impl<P: Ord + Clone> WriteBudget<P> {
     }
 
     /// Records that a write is sent.
-    pub(super) fn begin(&mut self, id: WriteId, write: &Write, now: Timestamp) {
+    pub(super) fn begin(&mut self, planner: &P, id: WriteId, write: &Write, now: Timestamp) {
         self.in_flight.insert(id, write.rank);
         self.decisions_in_flight += usize::from(write.rank == WriteRank::Decision);
         if write.rank == WriteRank::QueueStatus {
@@ -138,7 +135,7 @@ impl<P: Ord + Clone> WriteBudget<P> {
             self.queue_statuses.insert(write.target.clone(), now);
         }
         if matches!(write.op, WriteOp::PatchStatus(_)) {
-            self.unreported.remove(&write.target);
+            self.unreported.remove(planner);
         }
     }
 
@@ -199,24 +196,17 @@ impl<P: Ord + Clone> WriteBudget<P> {
         self.queue_statuses.get(queue).map(|last| later(*last, QUEUE_STATUS_INTERVAL))
     }
 
-    /// Returns the time from which on the report of an object can be sent.
-    fn report_due(&mut self, target: &ObjectRef, now: Timestamp) -> Timestamp {
-        if let Some(since) = self.unreported.get(target) {
-            return later(*since, self.report_delay);
-        }
-        if self.unreported.len() >= self.forget_at {
-            self.unreported.retain(|_, since| later(*since, REPORT_EXPIRY) > now);
-            self.forget_at = MIN_REPORTS.max(2 * self.unreported.len());
-        }
-        self.unreported.insert(target.clone(), now);
-        later(now, self.report_delay)
-    }
-
     /// Returns the number of writes in flight and of planners that wait or were granted a report.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.in_flight.len() + self.waiting.len() + self.granted.len()
     }
+}
+
+/// Reports whether a write waits for what happens next. The status of a queue has an interval
+/// instead.
+fn is_delayed(write: &Write) -> bool {
+    !matches!(write.rank, WriteRank::Decision | WriteRank::QueueStatus)
 }
 
 fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
@@ -252,14 +242,14 @@ mod tests {
 
     /// Plans one write, and sends it if the budget admits it. A report has waited for its delay.
     fn plan(budget: &mut WriteBudget<&'static str>, planner: &'static str, rank: WriteRank, id: WriteId) -> Admission {
-        let is_granted = budget.take_grant(&planner);
         let write = write(rank, planner);
-        if rank != DECISION {
-            budget.unreported.insert(write.target.clone(), at(-1000));
+        let is_granted = budget.take_grant(&planner, std::slice::from_ref(&write));
+        if is_delayed(&write) {
+            budget.unreported.insert(planner, at(-1000));
         }
         let admission = budget.admit(&planner, &write, is_granted, at(0));
         if admission == Admission::Admitted {
-            budget.begin(id, &write, at(0));
+            budget.begin(&planner, id, &write, at(0));
         }
         admission
     }
@@ -336,7 +326,7 @@ mod tests {
         }
         assert_eq!(budget.on_result(0, true, at(5)), ["a"]);
 
-        assert!(budget.take_grant(&"a"), "it plans nothing");
+        assert!(budget.take_grant(&"a", &[]), "it plans nothing");
 
         assert_eq!((budget.expire(at(5)), budget.len()), (vec!["b"], 8));
     }
@@ -375,12 +365,16 @@ mod tests {
     }
 
     #[test]
-    fn reports_that_were_never_sent_are_forgotten() {
+    fn planner_that_no_longer_reports_starts_again_with_the_whole_delay() {
+        // Given a planner that had something to report, and then no longer,
         let mut budget = WriteBudget::default();
-        for object in 0..1000 {
-            budget.admit(&"planner", &write(PROGRESS, &format!("object-{object}")), false, at(object * 1000));
-        }
+        let report = [write(PROGRESS, "cluster")];
+        budget.take_grant(&"cluster", &report);
+        budget.admit(&"cluster", &report[0], false, at(0));
+        budget.take_grant(&"cluster", &[]);
 
-        assert!(budget.unreported.len() <= 2 * MIN_REPORTS, "{}", budget.unreported.len());
+        // when it has something to report later, then that waits for a second of its own.
+        budget.take_grant(&"cluster", &report);
+        assert_eq!(budget.admit(&"cluster", &report[0], false, at(5000)), Admission::NotBefore(at(6000)));
     }
 }
