@@ -12,7 +12,7 @@ use super::upgrade_feasibility::{UPGRADE_ADMISSIBLE, UpgradeFeasibility};
 use sluice_api::condition;
 use sluice_api::job_conditions::{ADMITTED, QUOTA_RESERVED};
 use sluice_api::kueue::names;
-use sluice_plan::{EventRecord, Plan};
+use sluice_plan::{EventRecord, Plan, WriteRank};
 
 /// Reason: the whole demand of the job is admitted.
 const REASON_ADMITTED: &str = "Admitted";
@@ -184,7 +184,8 @@ fn pending_decision<'s>(slice: &'s Slice<'_>) -> Option<&'s Condition> {
 /// Sets all conditions in one write, and removes those of the types in `gone`.
 ///
 /// QuotaReserved is written together with Admitted, and separately only when its status changes: a
-/// separate write would delay the write to the gate of a RayCluster.
+/// separate write would delay the write to the gate of a RayCluster. The policies depend on its
+/// status, and an owner may have to act on a new problem; everything else is only reported.
 fn write_conditions(
     context: &ReconcileContext<'_>,
     slices: &[Slice<'_>],
@@ -208,13 +209,16 @@ fn write_conditions(
         notes.push(EventRecord { warning: true, ..context.job.event(&says.reason, &says.message) });
     }
     let mut wanted: Vec<Condition> = admitted.iter().map(|says| says.condition(ADMITTED, context)).collect();
-    if !wanted.is_empty() || reserved.status != condition::is_true(shown, QUOTA_RESERVED) {
+    let changes_reservation = reserved.status != condition::is_true(shown, QUOTA_RESERVED);
+    if !wanted.is_empty() || changes_reservation {
         wanted.push(reserved.condition(QUOTA_RESERVED, context));
     }
     wanted.extend(upgrade.iter().map(|says| says.condition(UPGRADE_ADMISSIBLE, context)));
+    let is_urgent = changes_reservation || wanted.iter().any(|wanted| is_new_problem(shown, wanted));
+    let rank = if is_urgent { WriteRank::Decision } else { WriteRank::Progress };
     let removed: &[&str] = if *feasibility == UpgradeFeasibility::NoUpgrade { &[UPGRADE_ADMISSIBLE] } else { &[] };
     if let Some(write) = context.job.set_conditions(wanted, &[removed, gone].concat()) {
-        plan.write(write);
+        plan.write(write.ranked(rank));
         plan.events.extend(notes);
     }
 }
@@ -239,6 +243,13 @@ fn is_current(conditions: &[Condition], wanted: &Condition) -> bool {
         let last_transition_time = held.last_transition_time.clone();
         *held == Condition { last_transition_time, ..wanted.clone() }
     })
+}
+
+/// Reports whether a condition says that something is not so, for another reason than before.
+fn is_new_problem(conditions: &[Condition], wanted: &Condition) -> bool {
+    wanted.status == condition::status(false)
+        && condition::get(conditions, &wanted.type_)
+            .is_none_or(|held| (&held.status, &held.reason) != (&wanted.status, &wanted.reason))
 }
 
 /// Sets a condition. The transition time stays unless the status changes.

@@ -16,7 +16,7 @@ use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::pod;
 use sluice_api::quantity::{Amount, Quantity};
 use sluice_api::ray::options::StringMap;
-use sluice_api::ray::{HeadInfo, RayClusterStatus, names};
+use sluice_api::ray::{HeadInfo, RayCluster, RayClusterStatus, names};
 use sluice_plan::{Write, WriteRank};
 use sluice_queue::requests::pod_requests;
 
@@ -41,7 +41,7 @@ pub(super) fn write(facts: &StatusContext<'_>) -> Option<Write> {
     if status == old {
         return None;
     }
-    let rank = if is_progress(&old, &status) { WriteRank::Progress } else { WriteRank::Decision };
+    let rank = if is_progress(cluster, &old, &status) { WriteRank::Progress } else { WriteRank::Decision };
     let now = Time(condition::whole_seconds(facts.view.now));
     if let Some(state) = status.state.clone()
         && status.state != old.state
@@ -54,11 +54,25 @@ pub(super) fn write(facts: &StatusContext<'_>) -> Option<Write> {
 
 /// Reports whether no planner acts on the change of a status and no user waits for it: the cluster
 /// is in the same state, and the same conditions are true.
-fn is_progress(old: &RayClusterStatus, new: &RayClusterStatus) -> bool {
-    // An incremental upgrade sends requests to a cluster once it has a ready worker.
-    let has_ready_worker = |status: &RayClusterStatus| status.ready_worker_replicas.unwrap_or(0) > 0;
+fn is_progress(cluster: &RayCluster, old: &RayClusterStatus, new: &RayClusterStatus) -> bool {
+    // A cluster that was created suspended may be admitted right away. Its pods then need not wait
+    // for the end of a suspension that no status reports.
+    let is_first = condition::get(&old.conditions, names::CLUSTER_SUSPENDED).is_none();
+    if is_first && new.state.as_deref() == Some(names::STATE_SUSPENDED) {
+        return true;
+    }
+    // A RayService acts on the head as soon as it is ready, and sends requests during an incremental
+    // upgrade once there is a ready worker.
+    let has_owner = !cluster.owner_references().is_empty();
+    let has_ready_worker = |status: &RayClusterStatus| has_owner && status.ready_worker_replicas.unwrap_or(0) > 0;
+    let (mut held, mut holds) =
+        (condition::true_conditions(&old.conditions), condition::true_conditions(&new.conditions));
+    if !has_owner {
+        held.retain(|(type_, _)| *type_ != names::HEAD_POD_READY);
+        holds.retain(|(type_, _)| *type_ != names::HEAD_POD_READY);
+    }
     (&old.state, &old.reason, has_ready_worker(old)) == (&new.state, &new.reason, has_ready_worker(new))
-        && condition::true_conditions(&old.conditions) == condition::true_conditions(&new.conditions)
+        && held == holds
 }
 
 fn next_status(facts: &StatusContext<'_>, mut status: RayClusterStatus) -> RayClusterStatus {

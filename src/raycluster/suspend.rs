@@ -36,7 +36,7 @@ impl SuspendState {
             (true, true) if !has_pods => Self::Suspended,
             (_, false) => Self::Active,
             // A cluster created suspended has no pods, so `RayClusterSuspending` is skipped.
-            (_, true) if conditions.is_empty() && !has_pods => Self::Suspended,
+            (_, true) if condition::get(conditions, names::CLUSTER_SUSPENDED).is_none() && !has_pods => Self::Suspended,
             (_, true) => Self::Requested,
         }
     }

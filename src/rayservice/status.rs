@@ -138,16 +138,22 @@ fn status_write(
 }
 
 /// Reports whether no planner acts on the change of a status and no user waits for it: clusters,
-/// capacity, traffic and applications are the same, and the same conditions are true.
+/// capacity and traffic are the same, and the same conditions are true.
 fn is_progress(old: &RayServiceStatuses, new: &RayServiceStatuses) -> bool {
     condition::true_conditions(&old.conditions) == condition::true_conditions(&new.conditions)
-        && differs_only_in_cluster_status(old.active_service_status.as_ref(), new.active_service_status.as_ref())
-        && differs_only_in_cluster_status(old.pending_service_status.as_ref(), new.pending_service_status.as_ref())
+        && is_same_cluster(old.active_service_status.as_ref(), new.active_service_status.as_ref())
+        && is_same_cluster(old.pending_service_status.as_ref(), new.pending_service_status.as_ref())
 }
 
-fn differs_only_in_cluster_status(old: Option<&RayServiceStatus>, new: Option<&RayServiceStatus>) -> bool {
-    let content = |entry: &RayServiceStatus| RayServiceStatus { ray_cluster_status: None, ..entry.clone() };
-    old.map(content) == new.map(content)
+/// Reports whether the entries of a cluster differ only in its own status and in the states of its
+/// applications. That it has applications is remembered across restarts.
+fn is_same_cluster(old: Option<&RayServiceStatus>, new: Option<&RayServiceStatus>) -> bool {
+    let rest = |entry: &RayServiceStatus| {
+        let has_applications = entry.application_statuses.as_ref().is_some_and(|found| !found.is_empty());
+        let rest = RayServiceStatus { ray_cluster_status: None, application_statuses: None, ..entry.clone() };
+        (rest, has_applications)
+    };
+    old.map(rest) == new.map(rest)
 }
 
 fn cluster_status_entry(
@@ -387,11 +393,16 @@ mod tests {
     #[case::another_cluster(json!({"activeServiceStatus": {"rayClusterName": "b"}}), false)]
     #[case::pending_cluster(json!({"pendingServiceStatus": {"rayClusterName": "b"}}), false)]
     #[case::traffic(json!({"activeServiceStatus": {"trafficRoutedPercent": 50}}), false)]
-    #[case::application(json!({"activeServiceStatus": {"applicationStatuses": {"fruit": {"status": "RUNNING"}}}}), false)]
+    #[case::state_of_an_application(json!({"activeServiceStatus": {"applicationStatuses": {"fruit": {"status": "RUNNING"}}}}), true)]
+    #[case::no_application(json!({"activeServiceStatus": {"applicationStatuses": {"fruit": null}}}), false)]
     fn status_reports_progress_if_only_what_nothing_waits_for_changes(#[case] change: Value, #[case] expected: bool) {
         let mut manifest = json!({
             "conditions": [ready()],
-            "activeServiceStatus": {"rayClusterName": "a", "rayClusterStatus": {"readyWorkerReplicas": 1}},
+            "activeServiceStatus": {
+                "rayClusterName": "a",
+                "rayClusterStatus": {"readyWorkerReplicas": 1},
+                "applicationStatuses": {"fruit": {"status": "DEPLOYING"}},
+            },
             "numServeEndpoints": 1,
             "observedGeneration": 1,
         });

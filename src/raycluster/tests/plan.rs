@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::ResourceExt;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -54,19 +55,34 @@ fn status_rank(plan: &Plan) -> Option<WriteRank> {
 }
 
 #[test]
-fn status_reports_progress_until_a_condition_becomes_true_or_the_state_changes() {
-    const PROGRESS: Option<WriteRank> = Some(WriteRank::Progress);
-    const DECISION: Option<WriteRank> = Some(WriteRank::Decision);
-    // Given a new cluster, and then its pods,
-    let mut test_cluster = TestCluster::new(cluster_with_workers(2));
-    assert_eq!(status_rank(&test_cluster.reconcile_once()), PROGRESS);
-    assert_eq!(status_rank(&test_cluster.reconcile_once()), PROGRESS);
+fn first_status_of_a_cluster_that_is_created_suspended_is_progress() {
+    let mut suspended = cluster_with_workers(2);
+    suspended.spec.suspend = Some(true);
+    let mut test_cluster = TestCluster::new(suspended);
 
-    // when they become ready one after the other, then a planner acts on the first worker and on the head.
+    assert_eq!(status_rank(&test_cluster.reconcile_once()), Some(WriteRank::Progress));
+}
+
+#[rstest]
+#[case::of_a_service(true, [WriteRank::Decision, WriteRank::Progress, WriteRank::Decision])]
+#[case::of_no_service(false, [WriteRank::Progress, WriteRank::Progress, WriteRank::Decision])]
+fn status_reports_progress_until_a_planner_acts_on_it_or_the_cluster_is_ready(
+    #[case] has_owner: bool,
+    #[case] ranks: [WriteRank; 3],
+) {
+    // Given a new cluster, and then its pods,
+    let mut cluster = cluster_with_workers(2);
+    let owner = OwnerReference { kind: "RayService".into(), controller: Some(true), ..OwnerReference::default() };
+    cluster.metadata.owner_references = has_owner.then(|| vec![owner]);
+    let mut test_cluster = TestCluster::new(cluster);
+    assert_eq!(status_rank(&test_cluster.reconcile_once()), Some(WriteRank::Progress));
+    assert_eq!(status_rank(&test_cluster.reconcile_once()), Some(WriteRank::Progress));
+
+    // when they become ready one after the other, then a service acts on the first worker and on the head.
     let pods = [test_cluster.pod_names("small"), test_cluster.pod_names("headgroup")].concat();
-    for (pod, rank) in pods.iter().zip([DECISION, PROGRESS, DECISION]) {
+    for (pod, rank) in pods.iter().zip(ranks) {
         test_cluster.set_phase(pod, "Running");
-        assert_eq!(status_rank(&test_cluster.reconcile_once()), rank, "{pod} is ready");
+        assert_eq!(status_rank(&test_cluster.reconcile_once()), Some(rank), "{pod} is ready");
     }
 }
 
