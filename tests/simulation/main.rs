@@ -34,6 +34,7 @@ mod time;
 mod transport;
 mod wire_log;
 mod world;
+mod write_costs;
 
 use std::time::Instant;
 

@@ -29,27 +29,32 @@ impl LogEntry {
     /// requests.
     pub fn write_kind(&self) -> Option<String> {
         let path = self.target.split('?').next().unwrap_or_default();
-        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-        let plural = match parts.as_slice() {
-            ["api", _, "namespaces", _, plural, ..] | ["apis", _, _, "namespaces", _, plural, ..] => plural,
-            ["api", _, plural, ..] | ["apis", _, _, plural, ..] => plural,
-            _ => return None,
-        };
-        let verb = match self.method {
-            _ if self.status >= 300 || path.contains("/proxy/") => return None,
-            Method::POST => "create",
-            Method::PATCH if path.ends_with("/status") => "patch the status of",
-            Method::PATCH => "patch",
-            Method::DELETE => "delete",
-            _ => return None,
-        };
-        Some(format!("{verb} {plural}"))
+        if self.status >= 300 { None } else { write_kind(&self.method, path) }
     }
 
     /// Records the response.
     pub fn set_response(&mut self, code: u16, body: &[u8]) {
         (self.status, self.response_hash) = (code, hash(SEED, body));
     }
+}
+
+/// Returns verb and plural of a write, such as `create pods`. None for other requests.
+pub fn write_kind(method: &Method, path: &str) -> Option<String> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let plural = match parts.as_slice() {
+        ["api", _, "namespaces", _, plural, ..] | ["apis", _, _, "namespaces", _, plural, ..] => plural,
+        ["api", _, plural, ..] | ["apis", _, _, plural, ..] => plural,
+        _ => return None,
+    };
+    let verb = match *method {
+        _ if path.contains("/proxy/") => return None,
+        Method::POST => "create",
+        Method::PATCH if path.ends_with("/status") => "patch the status of",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => return None,
+    };
+    Some(format!("{verb} {plural}"))
 }
 
 /// Log of all requests and responses.

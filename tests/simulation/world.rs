@@ -1,18 +1,19 @@
 //! The simulated environment of Sluice: API server, cluster and observer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
-use crate::api::{ApiResponse, ApiServer, ResourceKind, Watch, kinds};
+use crate::api::{ApiResponse, ApiServer, ResourceKind, UserName, Watch, kinds};
 use crate::cluster::SimulatedCluster;
 use crate::observer::Observer;
 use crate::time::VirtualTime;
+use crate::wire_log::write_kind;
 
 /// The state behind the wire.
 pub struct SimulatedWorld {
@@ -25,8 +26,9 @@ pub struct SimulatedWorld {
     /// Number of changes delivered to the cluster and the observer.
     delivered: usize,
     last_change: Timestamp,
-    /// Number of write requests, including those that changed nothing.
-    pub writes: u64,
+    /// Numbers of the write requests of Sluice by verb and plural, such as `create pods`, including
+    /// those that failed or changed nothing.
+    pub writes: BTreeMap<String, u64>,
     /// Wakes waiters in the order of their arrival, which a watch channel does not guarantee.
     change_notify: Arc<Notify>,
     /// The same for waiters on one kind, by the index of the kind.
@@ -84,14 +86,14 @@ impl SharedWorld {
     pub fn new(time: VirtualTime, api: ApiServer, cluster: SimulatedCluster, observer: Observer) -> Self {
         let changed_at = time.now();
         let changed_kinds = kinds::all().iter().map(|_| Arc::default()).collect();
-        let (changed, writes) = (Arc::default(), 0);
+        let changed = Arc::default();
         let world = SimulatedWorld {
             api,
             cluster,
             observer,
             delivered: 0,
             last_change: changed_at,
-            writes,
+            writes: BTreeMap::new(),
             change_notify: changed,
             kind_notifies: changed_kinds,
         };
@@ -101,12 +103,12 @@ impl SharedWorld {
     /// Executes a request.
     pub fn handle_request(&self, request: Request<Bytes>) -> RequestOutcome {
         let (now, mut world) = (self.time.now(), self.lock());
-        let is_write = request.method() != Method::GET;
+        let is_from_sluice = request.extensions().get() == Some(&UserName::SLUICE);
+        if let Some(write) = write_kind(request.method(), request.uri().path()).filter(|_| is_from_sluice) {
+            *world.writes.entry(write).or_default() += 1;
+        }
         let outcome = match world.api.handle(now, request) {
-            ApiResponse::Complete(response) => {
-                world.writes += u64::from(is_write);
-                RequestOutcome::Response(response)
-            }
+            ApiResponse::Complete(response) => RequestOutcome::Response(response),
             ApiResponse::Watch(watch) => RequestOutcome::Watch(watch),
             ApiResponse::Proxy(call) => {
                 let SimulatedWorld { api, cluster, .. } = &mut *world;
