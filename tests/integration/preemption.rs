@@ -41,7 +41,13 @@ async fn wait_until_running(env: &TestEnv, name: &str) {
 
 /// Waits until a cluster has no pods and no quota. Returns the message of its condition.
 async fn wait_until_stopped(env: &TestEnv, name: &str) -> String {
-    eventually_or_err(&format!("cluster {name} is stopped"), async || {
+    wait_until_pending(env, name, "").await
+}
+
+/// Waits until a cluster has no pods and no quota, and reports a cause with this text. Returns the
+/// message of its condition.
+async fn wait_until_pending(env: &TestEnv, name: &str, cause: &str) -> String {
+    eventually_or_err(&format!("cluster {name} is stopped: {cause}"), async || {
         let status = env.ray_clusters().get(name).await.expect("the cluster").status.unwrap_or_default();
         let pods = env.pods_of(name).await.len();
         let holds = slice_of(env, name)
@@ -49,8 +55,8 @@ async fn wait_until_stopped(env: &TestEnv, name: &str) -> String {
             .is_some_and(|slice| condition::is_true(&slice.status.unwrap_or_default().conditions, "QuotaReserved"));
         let admitted = condition::get(&status.conditions, "sluice.dev/Admitted");
         match admitted.filter(|found| found.status == "False" && pods == 0 && !holds) {
-            Some(found) => Ok(format!("{}: {}", found.reason, found.message)),
-            None => Err(format!("but has {pods} pods, holds quota: {holds}, and {:?}", status.conditions)),
+            Some(found) if found.message.contains(cause) => Ok(format!("{}: {}", found.reason, found.message)),
+            _ => Err(format!("but has {pods} pods, holds quota: {holds}, and {:?}", status.conditions)),
         }
     })
     .await
@@ -114,8 +120,7 @@ async fn cluster_preempts_lower_priority_cluster_which_is_readmitted_later() {
     env.apply(&cluster("proud", "user-queue", Some("high"))).await.expect("a cluster");
     wait_until_running(&env, "proud").await;
     wait_until_preempted(&env, "humble", "InClusterQueue").await;
-    let message = wait_until_stopped(&env, "humble").await;
-    assert!(message.contains("cpu"), "{message}");
+    wait_until_pending(&env, "humble", "cpu").await;
 
     env.ray_clusters().delete("proud", &DeleteParams::default()).await.expect("the cluster is deleted");
     wait_until_running(&env, "humble").await;
@@ -183,8 +188,7 @@ async fn borrowed_quota_is_reclaimed_from_the_newest_workload() {
     env.apply(&cluster("owner", "team-b", None)).await.expect("a cluster");
     wait_until_running(&env, "owner").await;
     wait_until_preempted(&env, "borrower", "InCohortReclamation").await;
-    let message = wait_until_stopped(&env, "borrower").await;
-    assert!(message.contains("cohort all"), "{message}");
+    wait_until_pending(&env, "borrower", "cohort all").await;
     wait_until_running(&env, "own").await;
 
     // When the owner is finished, the borrower is readmitted.

@@ -349,3 +349,40 @@ fn target_key(write: &Write) -> ObjectKey {
 fn changes_more_than_status(write: &Write) -> bool {
     !matches!(write.op, WriteOp::PatchStatus(_))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use sluice_plan::ObjectRef;
+
+    fn target(kind: &str) -> ObjectRef {
+        ObjectRef {
+            api_version: "v1".into(),
+            kind: kind.into(),
+            plural: kind.to_lowercase(),
+            namespace: Some("ns".into()),
+            name: "a".into(),
+        }
+    }
+
+    #[test]
+    fn write_behind_a_blocked_one_to_the_same_object_is_blocked_too() {
+        // Given a write to a slice in flight,
+        let (mut tracker, observed, now) = (WriteTracker::default(), ClusterState::default(), Timestamp::UNIX_EPOCH);
+        let patch = |kind| Write::new(target(kind), WriteOp::Patch(json!({})));
+        let slice = PlannerKey::Workload(ObjectKey::new("ns", "a"));
+        tracker.begin(&slice, vec![patch("Workload")], Vec::new(), &observed, now);
+
+        // when a plan opens a gate that depends on the slice, and then writes the status of the same cluster,
+        let gate = patch("RayCluster").blocked_while_in_flight([target("Workload")]);
+        let status = Write::new(target("RayCluster"), WriteOp::PatchStatus(json!({})));
+        let cluster = PlannerKey::RayCluster(ObjectKey::new("ns", "a"));
+        let begun = tracker.begin(&cluster, vec![gate, status, patch("Service")], Vec::new(), &observed, now);
+
+        // then both wait, and a write to another object doesn't.
+        let sent: Vec<_> = begun.sent.iter().map(|(_, write)| write.target.kind.as_str()).collect();
+        assert_eq!(sent, ["Service"]);
+    }
+}
