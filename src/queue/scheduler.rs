@@ -42,6 +42,8 @@ pub struct Scheduler {
     pub(super) requeue_timers: BTreeSet<(Timestamp, WorkloadId)>,
     /// Times at which the pending messages at the head of a ClusterQueue are refreshed.
     pub(super) message_refreshes: BTreeSet<(Timestamp, NodeId)>,
+    /// True once a cycle has run.
+    pub(super) has_run: bool,
     pub(super) tree: CohortTree,
     pub(super) requests_cache: RequestsCache,
     pub(super) cohort_statuses: BTreeMap<String, CohortStatus>,
@@ -172,6 +174,7 @@ impl Scheduler {
             replacement_claims: BTreeMap::new(),
             requeue_timers: BTreeSet::new(),
             message_refreshes: BTreeSet::new(),
+            has_run: false,
             tree: CohortTree::default(),
             requests_cache: RequestsCache::default(),
             cohort_statuses: BTreeMap::new(),

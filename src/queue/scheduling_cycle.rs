@@ -20,6 +20,9 @@ impl Scheduler {
         self.now = self.now.max(now);
         self.fire_timers();
         self.rebuild_tree();
+        if !std::mem::replace(&mut self.has_run, true) {
+            self.drop_message_refreshes();
+        }
         let mut admitted = Vec::new();
         let roots: BTreeSet<NodeId> =
             std::mem::take(&mut self.dirty_cluster_queues).into_iter().map(|node| self.tree.root(node)).collect();
@@ -54,10 +57,11 @@ impl Scheduler {
     }
 
     /// Returns the decision for a workload, and records its reason if it is a pending condition of
-    /// a queued workload.
+    /// a queued workload. A message that is up to date needs no refresh anymore.
     fn refresh_workload_decision(&mut self, id: WorkloadId, holders: &mut HoldersCache) -> Option<Decision> {
         let effect = self.workload_decision(id, self.workloads.get(id)?, holders);
         if let Some(slot) = self.workloads.get_mut(id) {
+            slot.refresh_message &= effect.is_some();
             slot.unobserved_reason = match &effect {
                 Some(Decision::Pending { cause: why, .. }) if why.is_queued() => Some(why.reason()),
                 _ => None,
