@@ -84,9 +84,11 @@ async fn two_competing_services() -> (TestEnv, Manager) {
     })
     .await;
     env.apply(&SERVICE_SAMPLE.replace("name: fruit\n  namespace", "name: chat\n  namespace")).await.expect("another");
-    eventually_or_err("the second is pending", async || {
+    // The condition of the job follows the pending slice a second later.
+    eventually_or_err("the second is pending, and says so", async || {
         let explanation = explain_json(&env, "rayservice/chat").await;
-        if pending_slice(&explanation).is_some() { Ok(()) } else { Err(explanation.to_string()) }
+        let is_reported = explanation["conditions"].as_array().is_some_and(|reported| !reported.is_empty());
+        if is_reported && pending_slice(&explanation).is_some() { Ok(()) } else { Err(explanation.to_string()) }
     })
     .await;
     (env, manager)
