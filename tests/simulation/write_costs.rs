@@ -19,14 +19,15 @@ use crate::world::SharedWorld;
 const POD: ResourceAmounts = ResourceAmounts { cpu: 250, memory: 384, gpu: 0 };
 /// Number of pods of every cluster.
 const PODS: u32 = 2;
+/// Time for which a cluster runs before it is deleted.
+const RUN_TIME: Duration = Duration::from_secs(30);
+/// Timeout of waiting for the next cluster.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns quota for this number of clusters.
 fn quota_for(clusters: u32) -> ResourceAmounts {
     ResourceAmounts { cpu: PODS * clusters * POD.cpu, memory: PODS * clusters * POD.memory, gpu: 0 }
 }
-
-/// Time for which a cluster runs before it is deleted.
-const RUN_TIME: Duration = Duration::from_secs(30);
 
 fn pods() -> Pods {
     let workers = Group { name: "small".into(), replicas: PODS - 1, hosts: 1, size: POD };
@@ -154,7 +155,7 @@ fn writes_since(world: &SharedWorld, before: &BTreeMap<String, u64>) -> Vec<Stri
     "3 patch the status of workloads",
     "2 patch workloads",
 ])]
-fn an_action_costs_no_more_writes_than(#[case] quota: u32, #[case] actions: &[UserAction], #[case] expected: &[&str]) {
+fn an_action_costs_these_writes(#[case] quota: u32, #[case] actions: &[UserAction], #[case] expected: &[&str]) {
     assert_eq!(writes_of_last(quota, actions), expected);
 }
 
@@ -194,7 +195,11 @@ fn pending_clusters_cost_few_writes() {
 }
 
 /// Waits until a cluster is ready, and returns the name of the first one.
+///
+/// # Panics
+/// Panics if none is within [`READY_TIMEOUT`].
 async fn ready_cluster(world: &SharedWorld) -> String {
+    let started = world.time.elapsed();
     loop {
         let ready = world.with(|world| {
             let mut clusters = world.api.list("RayCluster").map(AsRef::as_ref);
@@ -203,9 +208,10 @@ async fn ready_cluster(world: &SharedWorld) -> String {
             });
             ready.and_then(|cluster| cluster["metadata"]["name"].as_str().map(str::to_owned))
         });
-        match ready {
-            Some(name) => return name,
-            None => tokio::time::sleep(Duration::from_millis(100)).await,
+        if let Some(name) = ready {
+            return name;
         }
+        assert!(world.time.elapsed() < started + READY_TIMEOUT, "no cluster is ready within {READY_TIMEOUT:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
