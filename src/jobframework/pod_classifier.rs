@@ -267,7 +267,7 @@ mod tests {
         let member = MemberShare { name: "a".into(), uid: "a".into(), pods: vec![share] };
         let record = SliceRecord { members: vec![member], ..SliceRecord::default() };
         let mut slice = Workload::default();
-        let template = PodTemplate(json!({"spec": before}).into());
+        let template = PodTemplate::from(json!({"spec": before}));
         slice.spec.pod_sets = vec![PodSet { name: "small".into(), template, count: 1, ..PodSet::default() }];
         slice.metadata.annotations.get_or_insert_default().insert(SLICE_ANNOTATION.into(), record.to_annotation());
         slice

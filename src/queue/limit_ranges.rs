@@ -180,7 +180,7 @@ mod tests {
 
     /// The pod as the API server would create it.
     fn pod(spec: &Value, limits: &LimitRangeSummary) -> PodResources {
-        parse_pod(&PodTemplate(json!({"spec": spec}).into())).expect("a pod").with_defaults(limits)
+        parse_pod(&PodTemplate::from(json!({"spec": spec}))).expect("a pod").with_defaults(limits)
     }
 
     fn one(resources: Value) -> Value {

@@ -70,7 +70,7 @@ impl NodeRequirements {
     /// # Errors
     /// The template does not have the schema of a pod template.
     pub(super) fn from_template(template: &PodTemplate) -> Result<Self, serde_json::Error> {
-        template.0.get("spec").map_or_else(|| Ok(Self::default()), Self::deserialize)
+        template.decode_spec()
     }
 
     /// Returns the reason that the nodes of `flavor` do not match, or `None` if they match. Only
@@ -203,8 +203,7 @@ mod tests {
         }))
         .expect("a flavor");
         let labels = BTreeSet::from(["pool", "generation", "spot"]);
-        let placement =
-            NodeRequirements::from_template(&PodTemplate(json!({"spec": spec}).into())).expect("a pod spec");
+        let placement = NodeRequirements::from_template(&PodTemplate::from(json!({"spec": spec}))).expect("a pod spec");
         assert_eq!(placement.mismatch(&flavor, || labels).as_deref(), expected);
     }
 }

@@ -119,10 +119,7 @@ pub fn template_requests(template: &PodTemplate) -> Result<Requests, RequestsErr
 /// # Errors
 /// Same as [`template_requests`].
 pub(super) fn parse_pod(template: &PodTemplate) -> Result<PodResources, RequestsError> {
-    match template.0.get("spec") {
-        Some(spec) => RawPodSpec::deserialize(spec).map_err(DecodeError::from)?.parse(),
-        None => Ok(PodResources::default()),
-    }
+    template.decode_spec::<RawPodSpec>().map_err(DecodeError::from)?.parse()
 }
 
 /// The resource fields of a pod spec, unparsed. Decoding a full `PodSpec` takes ten times as long.
@@ -319,7 +316,7 @@ mod tests {
         let expected: Requests = expected.iter().map(|(name, n)| ((*name).to_owned(), Amount::new(*n))).collect();
         let pod: PodSpec = serde_json::from_value(spec.clone()).expect("a pod spec");
         assert_eq!(pod_requests(&pod).expect("valid quantities"), expected);
-        let template = PodTemplate(json!({"metadata": {"creationTimestamp": null}, "spec": spec}).into());
+        let template = PodTemplate::from(json!({"metadata": {"creationTimestamp": null}, "spec": spec}));
         assert_eq!(template_requests(&template).expect("valid quantities"), expected);
     }
 
@@ -333,15 +330,14 @@ mod tests {
         "container \"a\": invalid quantity of cpu: \"many\" is not a quantity; write a number like 4, 500m, 1.5, 64Gi or 1e3"
     )]
     fn invalid_quantity_is_reported(#[case] quantity: &str, #[case] message: &str) {
-        let template = PodTemplate(json!({"spec": {"containers": [{"name": "a", "resources": cpu(quantity)}]}}).into());
+        let template = PodTemplate::from(json!({"spec": {"containers": [{"name": "a", "resources": cpu(quantity)}]}}));
         assert_eq!(template_requests(&template).expect_err("it is bad").to_string(), message);
     }
 
     #[test]
     fn explicit_nulls_are_absent() {
-        let template = PodTemplate(
-            json!({"spec": {"containers": [{"name": "a", "resources": null}], "initContainers": null, "overhead": null}}).into(),
-        );
+        let spec = json!({"containers": [{"name": "a", "resources": null}], "initContainers": null, "overhead": null});
+        let template = PodTemplate::from(json!({"spec": spec}));
         assert_eq!(template_requests(&template).expect("nothing is wrong"), Requests::default());
     }
 }

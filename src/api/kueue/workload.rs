@@ -1,14 +1,17 @@
 //! Workload: the pods of a job as the unit of admission.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use super::schema::{self, DNS_SUBDOMAIN};
 use super::workload_status::WorkloadStatus;
-use crate::raw_json::RawJson;
 
 /// Pattern of a DNS label (RFC 1123), as which pod sets are named.
 pub(super) const DNS_LABEL: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
@@ -139,10 +142,11 @@ fn one() -> i32 {
     1
 }
 
-/// Pod template that is stored as submitted, and decoded only where it is read.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(transparent)]
-pub struct PodTemplate(#[schemars(schema_with = "schema::opaque_object")] pub RawJson);
+/// Pod template that is stored as submitted, and decoded only where it is read. It is kept as JSON
+/// text, of which clones share one copy: a tree of values takes ten times as much memory, and
+/// templates make up most of a Workload.
+#[derive(Debug, Clone, PartialEq, Eq, JsonSchema)]
+pub struct PodTemplate(#[schemars(schema_with = "schema::opaque_object")] Arc<str>);
 
 impl PodTemplate {
     /// Wraps a template.
@@ -150,7 +154,25 @@ impl PodTemplate {
     /// # Errors
     /// Returns an error if the template does not serialize.
     pub fn new(template: &PodTemplateSpec) -> Result<Self, serde_json::Error> {
-        serde_json::to_value(template).map(|template| Self(template.into()))
+        serde_json::to_value(template).map(Self::from)
+    }
+
+    /// Decodes the template.
+    pub fn decode(&self) -> Value {
+        // The text was written from a value.
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
+    /// Decodes `spec` as `T`, which may have fewer fields than a pod spec. Returns the default if the
+    /// template has no `spec`.
+    ///
+    /// # Errors
+    /// Returns an error if `spec` has another schema than `T`.
+    pub fn decode_spec<T: DeserializeOwned + Default>(&self) -> Result<T, serde_json::Error> {
+        match self.decode().get_mut("spec") {
+            Some(spec) => serde_json::from_value(spec.take()),
+            None => Ok(T::default()),
+        }
     }
 
     /// Decodes the pod spec. It is empty if the template has none.
@@ -158,7 +180,31 @@ impl PodTemplate {
     /// # Errors
     /// Returns an error if `spec` is not a pod spec.
     pub fn pod_spec(&self) -> Result<PodSpec, serde_json::Error> {
-        self.0.get("spec").map_or_else(|| Ok(PodSpec::default()), PodSpec::deserialize)
+        self.decode_spec()
+    }
+}
+
+impl Default for PodTemplate {
+    fn default() -> Self {
+        Self(Arc::from("null"))
+    }
+}
+
+impl From<Value> for PodTemplate {
+    fn from(template: Value) -> Self {
+        Self(template.to_string().into())
+    }
+}
+
+impl Serialize for PodTemplate {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.decode().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for PodTemplate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Value::deserialize(deserializer).map(Self::from)
     }
 }
 

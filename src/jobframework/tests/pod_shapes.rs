@@ -35,7 +35,10 @@ fn owned_counts(expected: &[(&str, i32)]) -> Vec<(String, i32)> {
 
 fn requests(slice: &Workload, pod_set: &str) -> String {
     let set = slice.spec.pod_sets.iter().find(|set| set.name == pod_set).expect("the PodSet");
-    set.template.0["spec"]["containers"][0]["resources"]["requests"]["cpu"].as_str().expect("a request").to_owned()
+    set.template.decode()["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+        .as_str()
+        .expect("a request")
+        .to_owned()
 }
 
 #[test]

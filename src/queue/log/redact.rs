@@ -42,20 +42,21 @@ pub(super) fn object<K: Resource + Clone>(object: &K) -> Cow<'_, K> {
 pub(super) fn workload(workload: &Workload) -> Cow<'_, Workload> {
     let mut workload = object(workload);
     for set in &mut workload.to_mut().spec.pod_sets {
-        template(&mut set.template.0);
+        set.template = template(set.template.decode()).into();
     }
     workload
 }
 
-fn template(template: &mut Value) {
-    keep(template, &["spec"]);
-    let Some(Value::Object(spec)) = template.get_mut("spec") else { return };
+fn template(mut template: Value) -> Value {
+    keep(&mut template, &["spec"]);
+    let Some(Value::Object(spec)) = template.get_mut("spec") else { return template };
     retain(spec, &POD_FIELDS);
     for list in ["containers", "initContainers"] {
         if let Some(Value::Array(containers)) = spec.get_mut(list) {
             containers.iter_mut().for_each(|container| keep(container, &CONTAINER_FIELDS));
         }
     }
+    template
 }
 
 fn keep(value: &mut Value, fields: &[&str]) {

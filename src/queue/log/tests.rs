@@ -75,7 +75,7 @@ fn redacted_workload_keeps_scheduling_fields_without_secrets() {
 #[case::malformed_quantity(json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "much"}}}]}}))]
 fn invalid_template_gives_the_same_error_after_redaction(#[case] template: Value) {
     let mut workload = workload();
-    workload.spec.pod_sets[0].template.0 = template.into();
+    workload.spec.pod_sets[0].template = template.into();
 
     let redacted = redact::workload(&workload);
 

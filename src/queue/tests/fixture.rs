@@ -384,9 +384,16 @@ pub(super) fn pod_set(name: &str, count: i32, requests: &Value) -> PodSet {
     PodSet {
         name: name.into(),
         count,
-        template: PodTemplate(json!({"spec": {"containers": [container]}}).into()),
+        template: PodTemplate::from(json!({"spec": {"containers": [container]}})),
         ..PodSet::default()
     }
+}
+
+/// Changes the spec of the pods of a pod set.
+pub(super) fn edit_pod_spec(set: &mut PodSet, edit: impl FnOnce(&mut Value)) {
+    let mut template = set.template.decode();
+    edit(&mut template["spec"]);
+    set.template = template.into();
 }
 
 /// Makes a workload the replacement slice of another.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::fixture::{Cluster, object_key, pod_set, replacing};
+use super::fixture::{Cluster, edit_pod_spec, object_key, pod_set, replacing};
 use crate::partial_admission::SLICE_ANNOTATION;
 use crate::partial_preemption::{PARTIALLY_PREEMPTED, part_to_release, preemptible_parts};
 use crate::settings::{FairSharing, PreemptionStrategy, Settings};
@@ -366,7 +366,8 @@ impl ClusterPlan {
                 let mut set = pod_set(&format!("s{index}"), plan.count.into(), &json!(requests));
                 set.min_count = (plan.reducible > 0).then(|| (plan.count - plan.reducible).into());
                 if let Some(pool) = plan.required_pool {
-                    set.template.0["spec"]["nodeSelector"] = json!({"pool": (pool % self.flavors).to_string()});
+                    let selector = json!({"pool": (pool % self.flavors).to_string()});
+                    edit_pod_spec(&mut set, |spec| spec["nodeSelector"] = selector);
                 }
                 set
             })

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::{Value, json};
 
-use super::fixture::Cluster;
+use super::fixture::{Cluster, edit_pod_spec};
 use super::generators::{apply_decisions, cluster_plans, histories};
 use crate::Decision;
 use crate::log::replay;
@@ -93,7 +93,7 @@ impl ExpectedRules {
                 if let Some(name) = keys.get(usize::from(*number) % keys.len().max(1)).copied().cloned() {
                     cluster.update(&name, |workload| {
                         for set in &mut workload.spec.pod_sets {
-                            set.template.0["spec"]["runtimeClassName"] = json!("sandbox");
+                            edit_pod_spec(set, |spec| spec["runtimeClassName"] = json!("sandbox"));
                         }
                     });
                 }
@@ -128,7 +128,7 @@ impl ExpectedRules {
 
     fn check(&self, workload: &Workload, admission: &Admission) -> Result<(), TestCaseError> {
         for (set, assignment) in workload.spec.pod_sets.iter().zip(&admission.pod_set_assignments) {
-            let Some(charge) = self.usage_of_pod(&set.template.0) else {
+            let Some(charge) = self.usage_of_pod(&set.template.decode()) else {
                 // Pods that already run are exempt from LimitRanges.
                 prop_assert!(workload.metadata.annotations.is_some(), "{:?} violates a LimitRange", set);
                 continue;

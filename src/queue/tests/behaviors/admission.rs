@@ -5,7 +5,7 @@ use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::fixture::{Cluster, group, object_key, pod_set, timestamp};
+use super::super::fixture::{Cluster, edit_pod_spec, group, object_key, pod_set, timestamp};
 use super::scene::{CycleDecisions, Scene, queue, three_teams};
 use crate::Settings;
 use crate::settings::{Requeuing, RequeuingTimestamp, WaitForPodsReady};
@@ -99,7 +99,7 @@ fn b20_creation_order_of_objects_does_not_matter(#[case] order: [&str; 4]) {
 fn b21_request_above_limit_is_reported_until_corrected(#[case] pod: Value, #[case] subject: &str) {
     let mut scene = Scene::new().queues([queue("q").has("cpu=5")]).pending("q", "w cpu=1");
     let original = scene.workloads[&object_key("w")].spec.pod_sets[0].template.clone();
-    scene.update("w", |workload| workload.spec.pod_sets[0].template.0["spec"] = pod);
+    scene.update("w", |workload| edit_pod_spec(&mut workload.spec.pod_sets[0], |spec| *spec = pod));
     assert_eq!(scene.run_until_stable(), [""; 0]);
     let (reason, message) = scene.reason_and_message("w", names::QUOTA_RESERVED);
     assert_eq!(reason, "Misconfigured");

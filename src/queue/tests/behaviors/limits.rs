@@ -5,7 +5,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::super::fixture::{object_key, replacing, timestamp};
+use super::super::fixture::{edit_pod_spec, object_key, replacing, timestamp};
 use super::scene::{CycleDecisions, Scene, queue};
 use crate::Input;
 use sluice_api::kueue::names;
@@ -23,13 +23,13 @@ fn container_limits(bounds: &Value) -> Value {
 /// Sets the resources of the first container of a pending workload.
 fn set_resources(scene: &mut Scene, name: &str, resources: Value) {
     scene.update(name, |workload| {
-        workload.spec.pod_sets[0].template.0["spec"]["containers"][0]["resources"] = resources;
+        edit_pod_spec(&mut workload.spec.pod_sets[0], |spec| spec["containers"][0]["resources"] = resources);
     });
 }
 
 fn set_runtime_class(scene: &mut Scene, name: &str, class: &str) {
     scene.update(name, |workload| {
-        workload.spec.pod_sets[0].template.0["spec"]["runtimeClassName"] = json!(class);
+        edit_pod_spec(&mut workload.spec.pod_sets[0], |spec| spec["runtimeClassName"] = json!(class));
     });
 }
 
@@ -241,7 +241,9 @@ fn b21_usage_includes_overhead_of_runtime_class(
     }
     scene.submit_to("q", "w cpu=1");
     set_runtime_class(&mut scene, "w", "kata");
-    scene.update("w", |workload| workload.spec.pod_sets[0].template.0["spec"]["overhead"] = pod_overhead);
+    scene.update("w", |workload| {
+        edit_pod_spec(&mut workload.spec.pod_sets[0], |spec| spec["overhead"] = pod_overhead);
+    });
 
     assert_eq!(scene.run_until_stable(), ["w"]);
     assert_eq!(cpu_usage(&scene, "w"), expected);
