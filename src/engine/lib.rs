@@ -28,7 +28,7 @@ mod writes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use cluster_state::{Change, ClusterState, Object, ObjectList, PodOwnerId};
@@ -67,6 +67,8 @@ pub enum EngineInput {
         write: Box<Write>,
         /// Outcome of the write.
         result: Result<WriteOutcome, WriteError>,
+        /// Load of the API server when it responded.
+        load: ApiServerLoad,
     },
     /// A call to the Serve REST API completed or failed.
     ServeReplied(ServeReply),
@@ -103,6 +105,15 @@ pub enum WriteOutcome {
     Untracked,
 }
 
+/// Load of the API server, as its responses to writes show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiServerLoad {
+    /// It responds about as fast as it can.
+    Low,
+    /// It takes several times as long, refuses writes, or does not respond.
+    High,
+}
+
 /// Error of a failed write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteError {
@@ -113,12 +124,14 @@ pub struct WriteError {
     pub message: String,
     /// The API server reported the target itself as not found, as opposed to its namespace or kind.
     pub target_not_found: bool,
+    /// Time for which the API server asks to wait before a retry; `None` if it asks for none.
+    pub retry_after: Option<SignedDuration>,
 }
 
 impl WriteError {
     /// Returns the error of a write without a response.
     pub fn unanswered(message: String) -> Self {
-        Self { code: None, message, target_not_found: false }
+        Self { code: None, message, target_not_found: false, retry_after: None }
     }
 
     /// Reports whether the target was changed, created or deleted since the write was planned;
@@ -330,7 +343,10 @@ impl Engine {
                     self.on_changed(now, &change);
                 }
             }
-            EngineInput::Written { id, write, result } => self.on_write_result(now, id, &write, result, effects),
+            EngineInput::Written { id, write, result, load } => {
+                self.writes.on_response(load);
+                self.on_write_result(now, id, &write, result, effects);
+            }
             EngineInput::ServeReplied(reply) => self.on_serve_reply(reply),
         }
     }

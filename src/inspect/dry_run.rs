@@ -13,7 +13,7 @@ use sluice_api::condition;
 use sluice_engine::WriteId;
 use sluice_engine::cluster_state::Object;
 use sluice_engine::tokens::TokenKey;
-use sluice_engine::{Command, Components, Engine, EngineInput, WriteError, WriteOutcome};
+use sluice_engine::{ApiServerLoad, Command, Components, Engine, EngineInput, WriteError, WriteOutcome};
 use sluice_jobframework::managed::ManagedJobsPolicy;
 use sluice_plan::{ObjectId, ObjectRef, Write, WriteOp};
 use sluice_queue::Settings;
@@ -112,7 +112,7 @@ impl DryRun {
 
     fn answer(&mut self, id: WriteId, write: Write) {
         let result = self.execute(&write);
-        self.events.push(EngineInput::Written { id, write: Box::new(write), result });
+        self.events.push(EngineInput::Written { id, write: Box::new(write), result, load: ApiServerLoad::Low });
     }
 
     fn execute(&mut self, write: &Write) -> Result<WriteOutcome, WriteError> {
@@ -121,6 +121,7 @@ impl DryRun {
             code: Some(code),
             message: message.to_owned(),
             target_not_found: code == 404,
+            retry_after: None,
         };
         match (&write.op, self.objects.get(&name)) {
             (WriteOp::Create(_), Some(_)) => return Err(refused(409, "already exists")),

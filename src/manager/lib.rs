@@ -6,6 +6,7 @@ mod decision_log;
 mod error;
 mod event_recorder;
 pub mod http;
+mod in_flight_limit;
 mod leader;
 mod listing;
 mod watches;

@@ -1,34 +1,39 @@
 //! Sends writes to the API server: concurrently, each with a timeout, and none after leadership is
 //! lost.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt;
+use jiff::SignedDuration;
 use kube::Client;
-use kube::core::Request;
+use kube::client::Body;
 use kube::core::params::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::{Request, Status};
 use serde_json::Value;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
 use tracing::debug;
 
+use crate::in_flight_limit::{InFlightLimit, Response};
 use sluice_engine::WriteId;
 use sluice_engine::cluster_state::Object;
-use sluice_engine::{EngineInput, WriteError, WriteOutcome};
+use sluice_engine::{ApiServerLoad, EngineInput, WriteError, WriteOutcome};
 use sluice_metrics::Metrics;
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// Field manager of all writes.
 const FIELD_MANAGER: &str = "sluice";
-/// Maximum number of writes in flight; each uses one connection.
-const MAX_IN_FLIGHT: usize = 32;
 /// Timeout of a write. Its outcome is unknown then; the next plan starts from the observed state.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Sends writes concurrently, up to [`MAX_IN_FLIGHT`].
+/// Sends writes concurrently, up to the limit that the latency of earlier ones allows.
 #[derive(Clone)]
 pub(super) struct Writer {
     client: Client,
-    permits: Arc<Semaphore>,
+    in_flight: Arc<InFlight>,
     results: mpsc::Sender<EngineInput>,
     metrics: Metrics,
 }
@@ -36,29 +41,92 @@ pub(super) struct Writer {
 impl Writer {
     /// Creates a writer that writes through `client` and sends the results to `answers`.
     pub(super) fn new(client: Client, answers: mpsc::Sender<EngineInput>, metrics: Metrics) -> Self {
-        Self { client, permits: Arc::new(Semaphore::new(MAX_IN_FLIGHT)), results: answers, metrics }
+        Self { client, in_flight: Arc::new(InFlight::new(metrics.clone())), results: answers, metrics }
     }
 
-    /// Sends a write as soon as a permit is free.
+    /// Sends a write as soon as fewer writes are in flight than allowed.
     pub(super) fn send(&self, id: WriteId, write: Write) {
         let writer = self.clone();
         tokio::spawn(async move {
-            let Ok(_permit) = writer.permits.acquire().await else { return };
+            let Ok(permit) = writer.in_flight.permits.clone().acquire_owned().await else { return };
+            let sent_at = Instant::now();
             let result = match tokio::time::timeout(TIMEOUT, execute(&writer.client, &write)).await {
                 Ok(result) => result,
                 Err(_) => Err(WriteError::unanswered(format!("no response within {} s", TIMEOUT.as_secs()))),
             };
+            let load = writer.in_flight.end(permit, &write, &result, sent_at);
             debug!(target = %write.target, op = write.op.operation(), ok = result.is_ok(), "wrote");
             writer.metrics.record_write(&write, &result);
             // The receiver is dropped only on shutdown.
-            let _ = writer.results.send(EngineInput::Written { id, write: Box::new(write), result }).await;
+            let _ = writer.results.send(EngineInput::Written { id, write: Box::new(write), result, load }).await;
         });
     }
 }
 
+/// The writes in flight: each holds a permit.
+struct InFlight {
+    permits: Arc<Semaphore>,
+    state: Mutex<PermitState>,
+    metrics: Metrics,
+}
+
+struct PermitState {
+    limit: InFlightLimit,
+    /// Number of permits, free ones included. It follows the limit.
+    permits: usize,
+}
+
+impl InFlight {
+    fn new(metrics: Metrics) -> Self {
+        let limit = InFlightLimit::new();
+        let permits = limit.limit();
+        metrics.set_max_writes_in_flight(permits);
+        Self { metrics, permits: Arc::new(Semaphore::new(permits)), state: Mutex::new(PermitState { limit, permits }) }
+    }
+
+    /// Ends a write, and adds or takes away permits if the limit changes with it. Returns the load
+    /// of the API server.
+    fn end(
+        &self,
+        permit: OwnedSemaphorePermit,
+        write: &Write,
+        result: &Result<WriteOutcome, WriteError>,
+        sent_at: Instant,
+    ) -> ApiServerLoad {
+        let response = match result {
+            Err(WriteError { code: None | Some(429 | 503 | 504), .. }) => Response::Overloaded,
+            _ => Response::Processed,
+        };
+        let now = Instant::now();
+        // Nothing panics while it holds the lock.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let PermitState { limit, permits } = &mut *state;
+        let in_flight = permits.saturating_sub(self.permits.available_permits());
+        let load = limit.record(write, response, now.duration_since(sent_at), in_flight, now);
+        // A permit that is returned goes to the next write at once, so a lower limit keeps it instead.
+        if *permits > limit.limit() {
+            *permits -= 1;
+            permit.forget();
+        } else {
+            self.permits.add_permits(limit.limit() - *permits);
+            *permits = limit.limit();
+        }
+        self.metrics.set_max_writes_in_flight(*permits);
+        load
+    }
+}
+
 async fn execute(client: &Client, write: &Write) -> Result<WriteOutcome, WriteError> {
-    let request = request(write).map_err(|error| WriteError::unanswered(error.to_string()))?;
-    let body: Value = client.request(request).await.map_err(|error| to_write_error(&write.target, error))?;
+    let unanswered = |error: &dyn std::error::Error| WriteError::unanswered(error.to_string());
+    let request = request(write).map_err(|error| unanswered(&error))?;
+    let response = client.send(request.map(Body::from)).await.map_err(|error| unanswered(&error))?;
+    let (status, retry_after) = (response.status(), retry_after(response.headers()));
+    let body = response.into_body().collect().await.map_err(|error| unanswered(&error))?.to_bytes();
+    if !status.is_success() {
+        return Err(WriteError { retry_after, ..to_write_error(&write.target, status, &body) });
+    }
+    let body: Value = serde_json::from_slice(&body)
+        .map_err(|error| WriteError::unanswered(format!("decoding the response: {error}")))?;
     if body.get("kind").and_then(Value::as_str) == Some("Status") {
         return Ok(WriteOutcome::Deleted);
     }
@@ -67,18 +135,30 @@ async fn execute(client: &Client, write: &Write) -> Result<WriteOutcome, WriteEr
     Ok(object.map_or(WriteOutcome::Untracked, WriteOutcome::Object))
 }
 
-fn to_write_error(target: &ObjectRef, error: kube::Error) -> WriteError {
-    match error {
-        kube::Error::Api(status) => WriteError {
-            code: Some(status.code),
-            message: status.message.clone(),
-            target_not_found: status.code == 404
-                && status
-                    .details
-                    .as_ref()
-                    .is_some_and(|details| details.name == target.name && details.kind == target.plural),
+/// Returns the time that the API server asks to wait before a retry; `None` if it asks for none.
+/// It sends seconds, never a date (kubernetes 1.36
+/// `staging/src/k8s.io/apiserver/pkg/server/filters/priority-and-fairness.go`).
+fn retry_after(headers: &HeaderMap) -> Option<SignedDuration> {
+    let seconds: u32 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(SignedDuration::from_secs(seconds.into()))
+}
+
+/// Returns the error of a response. Its body is a `Status`, or text if the request was refused
+/// before it reached the API.
+fn to_write_error(target: &ObjectRef, code: StatusCode, body: &[u8]) -> WriteError {
+    let status: Option<Status> = serde_json::from_slice(body).ok();
+    let is_target = |status: &Status| {
+        let details = status.details.as_ref();
+        details.is_some_and(|details| details.name == target.name && details.kind == target.plural)
+    };
+    WriteError {
+        code: Some(code.as_u16()),
+        target_not_found: code == StatusCode::NOT_FOUND && status.as_ref().is_some_and(is_target),
+        message: match status {
+            Some(status) => status.message,
+            None => String::from_utf8_lossy(body).trim().to_owned(),
         },
-        other => WriteError::unanswered(other.to_string()),
+        retry_after: None,
     }
 }
 
@@ -113,7 +193,7 @@ fn collection_path(target: &ObjectRef) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
+    use http::HeaderValue;
     use rstest::rstest;
     use serde_json::json;
 
@@ -161,11 +241,30 @@ mod tests {
     ) {
         let details = json!({"name": name, "kind": kind});
         let status = json!({"status": "Failure", "message": "no", "reason": "No", "code": code, "details": details});
-        let status: Status = serde_json::from_value(status).expect("a status");
+        let status_code = StatusCode::from_u16(code).expect("a status code");
 
-        let error = to_write_error(&target("v1", "pods", Some("ns")), kube::Error::Api(Box::new(status)));
+        let error = to_write_error(&target("v1", "pods", Some("ns")), status_code, status.to_string().as_bytes());
 
-        assert_eq!((error.code, error.target_not_found), (Some(code), absent));
+        assert_eq!((error.code, error.message.as_str(), error.target_not_found), (Some(code), "no", absent));
+    }
+
+    #[test]
+    fn refusal_of_priority_and_fairness_is_text() {
+        let body = b"Too many requests, please try again later.\n";
+
+        let error = to_write_error(&target("v1", "pods", Some("ns")), StatusCode::TOO_MANY_REQUESTS, body);
+
+        assert_eq!((error.code, error.message.as_str()), (Some(429), "Too many requests, please try again later."));
+    }
+
+    #[rstest]
+    #[case::seconds("2", Some(2))]
+    #[case::no_number("soon", None)]
+    #[case::date("Wed, 21 Oct 2026 07:28:00 GMT", None)]
+    #[case::negative("-1", None)]
+    fn retry_after_is_a_number_of_seconds(#[case] header: &'static str, #[case] expected: Option<i64>) {
+        let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(header))]);
+        assert_eq!(retry_after(&headers), expected.map(SignedDuration::from_secs));
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub struct Metrics {
     reserving: Family<ClusterQueueLabels, Gauge>,
     admitted: Family<ClusterQueueLabels, Gauge>,
     writes: Family<WriteLabels, Counter>,
+    max_writes_in_flight: Gauge,
     decision_log_failures: Counter,
 }
 
@@ -43,7 +44,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let (pending, reserving, admitted) = (Family::default(), Family::default(), Family::default());
         let writes = Family::<WriteLabels, Counter>::default();
-        let decision_log_failures = Counter::default();
+        let (max_writes_in_flight, decision_log_failures) = (Gauge::default(), Counter::default());
         let mut registry = Registry::default();
         registry.register("kueue_pending_workloads", "Number of pending workloads, by ClusterQueue", pending.clone());
         registry.register(
@@ -58,11 +59,24 @@ impl Default for Metrics {
         );
         registry.register("sluice_writes", "Writes to the API server, by kind, operation and result", writes.clone());
         registry.register(
+            "sluice_max_writes_in_flight",
+            "Number of writes that can be in flight, as the latency of the API server allows",
+            max_writes_in_flight.clone(),
+        );
+        registry.register(
             "sluice_decision_log_failures",
             "Failed writes to the decision log",
             decision_log_failures.clone(),
         );
-        Self { registry: Arc::new(registry), pending, reserving, admitted, writes, decision_log_failures }
+        Self {
+            registry: Arc::new(registry),
+            pending,
+            reserving,
+            admitted,
+            writes,
+            max_writes_in_flight,
+            decision_log_failures,
+        }
     }
 }
 
@@ -85,6 +99,11 @@ impl Metrics {
         let labels =
             WriteLabels { kind: write.target.kind.clone(), operation: write.op.operation().to_owned(), result };
         self.writes.get_or_create(&labels).inc();
+    }
+
+    /// Sets the number of writes that can be in flight.
+    pub fn set_max_writes_in_flight(&self, limit: usize) {
+        self.max_writes_in_flight.set(i64::try_from(limit).unwrap_or(i64::MAX));
     }
 
     /// Counts a failed write to the decision log.

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -238,13 +239,20 @@ fn full_response(response: Response<Bytes>) -> StreamingResponse {
     response.map(|body| UnsyncBoxBody::new(Full::new(body).map_err(|never| match never {})))
 }
 
-/// Returns an error response of the API server, with its message.
+/// Returns an error response of the API server, with its message. Priority and fairness refuses a
+/// request with text and a time to wait (kubernetes 1.36
+/// `staging/src/k8s.io/apiserver/pkg/server/filters/priority-and-fairness.go`).
 fn error_response(code: u16) -> Response<Bytes> {
     let (reason, message) = match code {
         409 => {
             ("Conflict", "the object has been modified; please apply your changes to the latest version and try again")
         }
-        429 => ("TooManyRequests", "too many requests, please try again later"),
+        429 => {
+            let mut response = Response::new(Bytes::from_static(b"Too many requests, please try again later.\n"));
+            *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            return response;
+        }
         503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),
         _ => ("InternalError", "etcdserver: request timed out"),
     };

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::cluster_state::Object;
 use crate::tokens::TokenKey;
-use crate::{Command, Components, Engine, EngineInput, WriteError, WriteId, WriteOutcome};
+use crate::{ApiServerLoad, Command, Components, Engine, EngineInput, WriteError, WriteId, WriteOutcome};
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::{RayCluster, RayService, names};
@@ -264,7 +264,7 @@ impl ControlPlane {
             self.withheld_inputs.extend(self.engine_inputs.drain(delivered..));
             result = result.and_then(|_| Err(WriteError::unanswered("the connection is gone".to_owned())));
         }
-        self.engine_inputs.push(EngineInput::Written { id, write: Box::new(write), result });
+        self.engine_inputs.push(EngineInput::Written { id, write: Box::new(write), result, load: ApiServerLoad::Low });
     }
 
     fn execute(&mut self, write: &Write) -> Result<WriteOutcome, WriteError> {
@@ -273,6 +273,7 @@ impl ControlPlane {
             code: Some(code),
             message: message.to_owned(),
             target_not_found: code == 404,
+            retry_after: None,
         };
         if self.fail_next_write.remove(name.0.as_str()) {
             return Err(rejected(500, "it is overloaded"));

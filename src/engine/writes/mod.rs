@@ -6,6 +6,7 @@
 //! | the engine calls | when |
 //! |---|---|
 //! | [`begin`](WriteTracker::begin) | a planner returned a plan |
+//! | [`on_response`](WriteTracker::on_response) | the API server responded, or did not in time |
 //! | [`on_result`](WriteTracker::on_result) | a write was accepted, rejected, or lost its response |
 //! | [`on_observed`](WriteTracker::on_observed) | an object changed, by a watch or by a result |
 //! | [`expire`](WriteTracker::expire) | time passed |
@@ -21,7 +22,7 @@
 //! | [`pod_write_failures`] | the retry of a rejected pod write | its backoff ends |
 //! | [`planner_backoffs`] | the planner of any other failed write | its backoff ends |
 //! | [`deferred_events`] | Events about writes | all of them succeed |
-//! | [`write_budget`] | writes that only report | the API server accepted enough decisions, or has none to process |
+//! | [`write_budget`] | writes that only report | the API server accepted enough decisions, or has none to process and responds fast |
 
 mod deferred_events;
 mod in_flight;
@@ -41,7 +42,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::cluster_state::{Change, ClusterState, Object, PodOwnerId};
 use super::planner_key::PlannerKey;
-use super::{WriteError, WriteOutcome};
+use super::{ApiServerLoad, WriteError, WriteOutcome};
 use deferred_events::DeferredEvents;
 use in_flight::InFlight;
 pub use in_flight::WriteId;
@@ -175,6 +176,11 @@ impl WriteTracker {
         Some((id, write))
     }
 
+    /// Records the load of the API server when it responded to a write.
+    pub(super) fn on_response(&mut self, load: ApiServerLoad) {
+        self.budget.set_load(load);
+    }
+
     /// Records the result of a write. `observed` does not contain the result yet.
     pub(super) fn on_result(
         &mut self,
@@ -239,7 +245,7 @@ impl WriteTracker {
         let failure = pod_write_failures::replica_failure(write, error, target_pod(write, observed));
         match failure.filter(|_| planner.ray_cluster().is_some()) {
             Some(failure) => self.pod_write_failures.record(planner.clone(), write.target.clone(), failure, now),
-            None => self.planner_backoffs.record_failure(planner.clone(), now),
+            None => self.planner_backoffs.record_failure(planner.clone(), error.retry_after, now),
         }
     }
 

@@ -54,11 +54,13 @@ impl<P: Ord + Clone> PlannerBackoffs<P> {
         self.by_planner.get(planner).map(|backoff| backoff.end)
     }
 
-    /// Records a failed write; the backoff doubles with each consecutive one.
-    pub(super) fn record_failure(&mut self, planner: P, now: Timestamp) {
+    /// Records a failed write; the backoff doubles with each consecutive one. It is no shorter than
+    /// the API server asks for (`retry_after`), up to [`MAX_BACKOFF`].
+    pub(super) fn record_failure(&mut self, planner: P, retry_after: Option<SignedDuration>, now: Timestamp) {
         let failures = self.failures(&planner);
-        let backoff = Backoff { failures: failures.saturating_add(1), end: backoff_end(failures, now) };
-        self.by_planner.insert(planner, backoff);
+        let asked = retry_after.unwrap_or_default().min(MAX_BACKOFF);
+        let end = backoff_end(failures, now).max(now.saturating_add(asked).unwrap_or(Timestamp::MAX));
+        self.by_planner.insert(planner, Backoff { failures: failures.saturating_add(1), end });
     }
 
     /// Resets the backoff of a planner after a successful write.
@@ -88,6 +90,8 @@ impl<P: Ord + Clone> PlannerBackoffs<P> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn at(millis: i64) -> Timestamp {
@@ -97,14 +101,24 @@ mod tests {
     #[test]
     fn backoff_doubles_with_each_failure_until_a_success() {
         let mut backoffs = PlannerBackoffs::default();
-        backoffs.record_failure("p", at(0));
+        backoffs.record_failure("p", None, at(0));
         assert_eq!((backoffs.failures(&"p"), backoffs.end(&"p")), (1, Some(at(50))));
-        backoffs.record_failure("p", at(50));
+        backoffs.record_failure("p", None, at(50));
         assert_eq!((backoffs.failures(&"p"), backoffs.end(&"p")), (2, Some(at(150))));
 
         backoffs.reset(&"p");
-        backoffs.record_failure("p", at(200));
+        backoffs.record_failure("p", None, at(200));
         assert_eq!((backoffs.failures(&"p"), backoffs.end(&"p")), (1, Some(at(250))));
+    }
+
+    #[rstest]
+    #[case::longer_than_the_backoff(2, 2_000)]
+    #[case::shorter_than_the_backoff(0, 50)]
+    #[case::longer_than_the_maximum(86_400, 30_000)]
+    fn backoff_is_as_long_as_the_api_server_asks(#[case] seconds: i64, #[case] end: i64) {
+        let mut backoffs = PlannerBackoffs::default();
+        backoffs.record_failure("p", Some(SignedDuration::from_secs(seconds)), at(0));
+        assert_eq!(backoffs.end(&"p"), Some(at(end)));
     }
 
     #[test]

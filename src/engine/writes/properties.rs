@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Released, WriteId, WriteTracker};
 use crate::cluster_state::{Change, ClusterState, Object};
 use crate::planner_key::{JobKey, PlannerKey};
-use crate::{WriteError, WriteOutcome};
+use crate::{ApiServerLoad, WriteError, WriteOutcome};
 use sluice_api::kueue::Workload;
 use sluice_api::kueue::scheduling_gate::{self, is_gated};
 use sluice_api::ray::RayCluster;
@@ -301,6 +301,8 @@ impl Harness {
         }
         let Request { id, write, result, .. } = self.requests.remove(request);
         let result = result.expect("a processed write");
+        let is_overloaded = matches!(&result, Err(WriteError { code: None | Some(429), .. }));
+        self.tracker.on_response(if is_overloaded { ApiServerLoad::High } else { ApiServerLoad::Low });
         let settled = self.tracker.on_result(id, &write, &result, &self.observed, self.now);
         self.release(&settled.released);
         match result {
@@ -442,7 +444,7 @@ fn event(target: &ObjectRef) -> EventRecord {
 }
 
 fn refused(code: u16) -> WriteError {
-    WriteError { code: Some(code), message: "refused".to_owned(), target_not_found: false }
+    WriteError { code: Some(code), message: "refused".to_owned(), target_not_found: false, retry_after: None }
 }
 
 /// Returns the number of entries of each part of the tracker.

@@ -1,5 +1,7 @@
 //! The budget of writes that only report: while writes that decide are in flight, one report is
-//! sent for every [`DECISIONS_PER_REPORT`] of those that the API server accepted.
+//! sent for every [`DECISIONS_PER_REPORT`] of those that the API server accepted. While none is, as
+//! many reports are in flight as leave the API server fast: their number doubles with each fast
+//! response, and halves with each slow one.
 //!
 //! A planner whose report has to wait plans again when its turn comes, so a report that has become
 //! obsolete meanwhile is never sent, and several changes of one object are one write.
@@ -8,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::WriteId;
+use super::{ApiServerLoad, WriteId};
 use sluice_plan::{ObjectRef, Write, WriteOp, WriteRank};
 
 /// Number of accepted decisions that pay for one report.
 const DECISIONS_PER_REPORT: u32 = 10;
-/// Maximum number of reports in flight while no decision is.
+/// Maximum number of reports in flight while no decision is and the load of the API server is low.
 const MAX_REPORTS_IN_FLIGHT: usize = 8;
 /// Time after which the first waiting report is sent even if the API server accepts no decision.
 const MAX_WAIT: SignedDuration = SignedDuration::from_secs(1);
@@ -38,6 +40,9 @@ pub(super) struct WriteBudget<P> {
     granted: BTreeSet<P>,
     /// Number of accepted decisions that have not paid for a report.
     credit: u32,
+    /// Number of reports that can be in flight while no decision is. At zero, one is sent after
+    /// [`MAX_WAIT`], and its response shows the load of the API server.
+    report_limit: usize,
     /// Time at which the first waiting planner is granted its report without credit.
     overdue_at: Timestamp,
     /// Time of the last status of each queue, if it blocks the next one.
@@ -69,6 +74,7 @@ impl<P> Default for WriteBudget<P> {
             arrivals: 0,
             granted: BTreeSet::new(),
             credit: 0,
+            report_limit: MAX_REPORTS_IN_FLIGHT,
             overdue_at: Timestamp::MIN,
             queue_statuses: BTreeMap::new(),
             report_delay: REPORT_DELAY,
@@ -139,6 +145,14 @@ impl<P: Ord + Clone> WriteBudget<P> {
         }
     }
 
+    /// Sets the load of the API server, as the last response shows it.
+    pub(super) fn set_load(&mut self, load: ApiServerLoad) {
+        self.report_limit = match load {
+            ApiServerLoad::Low => (self.report_limit * 2).clamp(1, MAX_REPORTS_IN_FLIGHT),
+            ApiServerLoad::High => self.report_limit / 2,
+        };
+    }
+
     /// Records the result of a write; returns the planners whose turn has come.
     pub(super) fn on_result(&mut self, id: WriteId, is_accepted: bool, now: Timestamp) -> Vec<P> {
         if self.in_flight.remove(&id) == Some(WriteRank::Decision) {
@@ -184,12 +198,13 @@ impl<P: Ord + Clone> WriteBudget<P> {
         Some(planner)
     }
 
-    /// Returns the number of reports that can be sent because no decision is in flight.
+    /// Returns the number of reports that can be sent because no decision is in flight and the API
+    /// server is fast.
     fn spare_reports(&self) -> usize {
         if self.decisions_in_flight > 0 {
             return 0;
         }
-        MAX_REPORTS_IN_FLIGHT.saturating_sub(self.in_flight.len() + self.granted.len())
+        self.report_limit.saturating_sub(self.in_flight.len() + self.granted.len())
     }
 
     fn next_queue_status(&self, queue: &ObjectRef) -> Option<Timestamp> {
@@ -273,6 +288,37 @@ mod tests {
         assert_eq!(budget.on_result(0, true, at(5)), ["next"]);
 
         assert_eq!(plan(&mut budget, "next", PENDING, 8), Admission::Admitted);
+    }
+
+    #[rstest]
+    #[case::slow_once(&[ApiServerLoad::High], 4)]
+    #[case::slow_again_and_again(&[ApiServerLoad::High; 4], 0)]
+    #[case::fast_again(&[ApiServerLoad::High, ApiServerLoad::High, ApiServerLoad::High, ApiServerLoad::High, ApiServerLoad::Low], 1)]
+    #[case::always_fast(&[ApiServerLoad::Low; 9], 8)]
+    fn number_of_reports_in_flight_follows_the_responses(#[case] loads: &[ApiServerLoad], #[case] reports: usize) {
+        let mut budget = WriteBudget::default();
+        for load in loads {
+            budget.set_load(*load);
+        }
+
+        let planners = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+        let admitted = planners
+            .iter()
+            .zip(0..)
+            .filter(|(planner, id)| plan(&mut budget, planner, PENDING, *id) == Admission::Admitted);
+
+        assert_eq!(admitted.count(), reports);
+    }
+
+    #[test]
+    fn report_is_sent_after_its_time_while_the_load_is_high() {
+        let mut budget = WriteBudget::default();
+        for _ in 0..4 {
+            budget.set_load(ApiServerLoad::High);
+        }
+        assert_eq!(plan(&mut budget, "a", PENDING, 1), Admission::Waiting);
+
+        assert_eq!((budget.expire(at(999)), budget.expire(at(1000))), (vec![], vec!["a"]));
     }
 
     #[rstest]
