@@ -359,7 +359,7 @@ impl Engine {
 
     /// Updates all derived state from a change and enqueues the planners that it triggers.
     fn on_changed(&mut self, now: Timestamp, change: &Change) {
-        let released = self.writes.on_observed(change);
+        let released = self.writes.on_observed(change, now);
         self.enqueue_released(released);
         if let (Some(Object::RayCluster(gone)), None) = (&change.before, &change.after) {
             self.serve_observations.remove(&ObjectKey::of(gone.as_ref()));

@@ -20,7 +20,7 @@
 //! | [`slice_expectations`] | the next slice of a job | the last one settles |
 //! | [`pod_expectations`] | release of the quota of a pod that may exist | its result or version, or expiry |
 //! | [`pod_write_failures`] | the retry of a rejected pod write | its backoff ends |
-//! | [`planner_backoffs`] | the planner of any other failed write | its backoff ends |
+//! | [`planner_backoffs`] | the planner of any other failed write | its backoff ends, after a conflict also a newer version |
 //! | [`deferred_events`] | Events about writes | all of them succeed |
 //! | [`write_budget`] | writes that only report | the API server accepted enough decisions, or has none to process and responds fast |
 
@@ -245,12 +245,16 @@ impl WriteTracker {
         let failure = pod_write_failures::replica_failure(write, error, target_pod(write, observed));
         match failure.filter(|_| planner.ray_cluster().is_some()) {
             Some(failure) => self.pod_write_failures.record(planner.clone(), write.target.clone(), failure, now),
+            None if is_edit_conflict(write, error) => {
+                let is_observed = !observed.is_unchanged_since_plan(write);
+                self.planner_backoffs.record_conflict(planner.clone(), &write.target, is_observed, now);
+            }
             None => self.planner_backoffs.record_failure(planner.clone(), error.retry_after, now),
         }
     }
 
     /// Records a change of an object.
-    pub(super) fn on_observed(&mut self, change: &Change) -> Released {
+    pub(super) fn on_observed(&mut self, change: &Change, now: Timestamp) -> Released {
         let mut released = Released::default();
         let (before, after) = (change.before.as_ref().map(Object::meta), change.after.as_ref().map(Object::meta));
         // A watch that was interrupted may show another object of the same name without a deletion.
@@ -258,6 +262,7 @@ impl WriteTracker {
         let is_deleted = after.is_none() || is_replaced;
         let is_terminating = is_deleted || after.is_some_and(|meta| meta.deletion_timestamp.is_some());
         if let Some(target) = change.versions().next().map(Object::reference) {
+            self.planner_backoffs.on_observed(&target, now);
             released.planners.extend(self.in_flight.on_observed(&target, is_deleted));
             released.planners.extend(self.unacknowledged.on_observed(&target, is_terminating));
         }
@@ -333,6 +338,11 @@ impl WriteTracker {
         let Self { slice_expectations, in_flight, unacknowledged, .. } = self;
         slice_expectations.retain(|slice| in_flight.contains(slice) || unacknowledged.contains(slice));
     }
+}
+
+/// Reports whether a patch failed because its object was changed since it was planned.
+fn is_edit_conflict(write: &Write, error: &WriteError) -> bool {
+    error.code == Some(409) && matches!(write.op, WriteOp::Patch(_) | WriteOp::PatchStatus(_))
 }
 
 /// Returns the observed pod that a write targets; `None` if it was not observed, or is of another

@@ -1,9 +1,12 @@
 //! Exponential backoff of planners after failed writes (client-go
-//! `workqueue.ItemExponentialFailureRateLimiter`).
+//! `workqueue.ItemExponentialFailureRateLimiter`). After a conflict, the planner needs the newer
+//! version of the object rather than time, so its backoff ends when that is observed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+
+use sluice_plan::ObjectRef;
 
 /// Backoff after the first failed write; it doubles with each consecutive failure.
 const BASE_BACKOFF: SignedDuration = SignedDuration::from_millis(50);
@@ -12,6 +15,10 @@ const MAX_BACKOFF: SignedDuration = SignedDuration::from_secs(30);
 /// Time after a backoff without another attempt, after which the failures are forgotten. A planner
 /// whose writes still fail tries again long before.
 pub(super) const FAILURE_RETENTION: SignedDuration = SignedDuration::from_mins(10);
+
+/// Number of consecutive failures up to which a conflict is retried once the newer version is
+/// observed. An object that changes all the time would be written all the time otherwise.
+const EARLY_RETRIES: u32 = 3;
 
 /// Returns the end of the backoff after a failure that follows `failures` consecutive ones.
 pub(super) fn backoff_end(failures: u32, now: Timestamp) -> Timestamp {
@@ -28,6 +35,8 @@ pub(super) fn forgotten_at(backoff_end: Timestamp) -> Timestamp {
 #[derive(Debug)]
 pub(super) struct PlannerBackoffs<P> {
     by_planner: BTreeMap<P, Backoff>,
+    /// The planner that waits for a newer version of each object.
+    conflicts: BTreeMap<ObjectRef, P>,
 }
 
 #[derive(Debug)]
@@ -35,11 +44,13 @@ struct Backoff {
     /// Number of consecutive failures.
     failures: u32,
     end: Timestamp,
+    /// Object of which a newer version ends the backoff.
+    conflict: Option<ObjectRef>,
 }
 
 impl<P> Default for PlannerBackoffs<P> {
     fn default() -> Self {
-        Self { by_planner: BTreeMap::new() }
+        Self { by_planner: BTreeMap::new(), conflicts: BTreeMap::new() }
     }
 }
 
@@ -60,20 +71,46 @@ impl<P: Ord + Clone> PlannerBackoffs<P> {
         let failures = self.failures(&planner);
         let asked = retry_after.unwrap_or_default().min(MAX_BACKOFF);
         let end = backoff_end(failures, now).max(now.saturating_add(asked).unwrap_or(Timestamp::MAX));
-        self.by_planner.insert(planner, Backoff { failures: failures.saturating_add(1), end });
+        self.reset(&planner);
+        self.by_planner.insert(planner, Backoff { failures: failures.saturating_add(1), end, conflict: None });
+    }
+
+    /// Records that `target` was changed since a write to it was planned. The backoff ends early once
+    /// the newer version is observed; `is_observed` is true if it already is.
+    pub(super) fn record_conflict(&mut self, planner: P, target: &ObjectRef, is_observed: bool, now: Timestamp) {
+        self.record_failure(planner.clone(), None, now);
+        let Some(backoff) = self.by_planner.get_mut(&planner).filter(|it| it.failures <= EARLY_RETRIES) else { return };
+        if is_observed {
+            backoff.end = now;
+        } else {
+            backoff.conflict = Some(target.clone());
+            self.conflicts.insert(target.clone(), planner);
+        }
+    }
+
+    /// Ends the backoff of the planner that waits for a newer version of `target`.
+    pub(super) fn on_observed(&mut self, target: &ObjectRef, now: Timestamp) {
+        let planner = self.conflicts.remove(target);
+        if let Some(backoff) = planner.and_then(|planner| self.by_planner.get_mut(&planner)) {
+            backoff.conflict = None;
+            backoff.end = backoff.end.min(now);
+        }
     }
 
     /// Resets the backoff of a planner after a successful write.
     pub(super) fn reset(&mut self, planner: &P) {
-        self.by_planner.remove(planner);
+        let conflict = self.by_planner.remove(planner).and_then(|backoff| backoff.conflict);
+        if let Some(target) = conflict {
+            self.conflicts.remove(&target);
+        }
     }
 
     /// Forgets the failures of planners that stopped trying; returns those planners.
     pub(super) fn expire(&mut self, now: Timestamp) -> BTreeSet<P> {
-        self.by_planner
-            .extract_if(.., |_, backoff| forgotten_at(backoff.end) <= now)
-            .map(|(planner, _)| planner)
-            .collect()
+        let forgotten = self.by_planner.iter().filter(|(_, backoff)| forgotten_at(backoff.end) <= now);
+        let forgotten: BTreeSet<P> = forgotten.map(|(planner, _)| planner.clone()).collect();
+        forgotten.iter().for_each(|planner| self.reset(planner));
+        forgotten
     }
 
     /// Returns the time at which [`expire`](Self::expire) forgets the next failures.
@@ -81,10 +118,10 @@ impl<P: Ord + Clone> PlannerBackoffs<P> {
         self.by_planner.values().map(|backoff| forgotten_at(backoff.end)).min()
     }
 
-    /// Returns the number of planners with failures.
+    /// Returns the number of planners with failures, and of those that wait for a newer version.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.by_planner.len()
+        self.by_planner.len() + self.conflicts.len()
     }
 }
 
@@ -119,6 +156,55 @@ mod tests {
         let mut backoffs = PlannerBackoffs::default();
         backoffs.record_failure("p", Some(SignedDuration::from_secs(seconds)), at(0));
         assert_eq!(backoffs.end(&"p"), Some(at(end)));
+    }
+
+    fn object(name: &str) -> ObjectRef {
+        ObjectRef {
+            api_version: "batch/v1".into(),
+            kind: "Job".into(),
+            plural: "jobs".into(),
+            namespace: Some("ns".into()),
+            name: name.into(),
+        }
+    }
+
+    #[test]
+    fn backoff_after_a_conflict_ends_when_the_newer_version_is_observed() {
+        let mut backoffs = PlannerBackoffs::default();
+        backoffs.record_conflict("p", &object("a"), false, at(0));
+        backoffs.on_observed(&object("b"), at(5));
+        assert_eq!(backoffs.end(&"p"), Some(at(50)));
+
+        backoffs.on_observed(&object("a"), at(7));
+        assert_eq!((backoffs.failures(&"p"), backoffs.end(&"p")), (1, Some(at(7))));
+    }
+
+    #[test]
+    fn conflict_with_an_observed_version_is_retried_at_once() {
+        let mut backoffs = PlannerBackoffs::default();
+        backoffs.record_conflict("p", &object("a"), true, at(3));
+        assert_eq!(backoffs.end(&"p"), Some(at(3)));
+    }
+
+    #[test]
+    fn repeated_conflicts_back_off() {
+        let mut backoffs = PlannerBackoffs::default();
+        for _ in 0..4 {
+            backoffs.record_conflict("p", &object("a"), true, at(0));
+        }
+        assert_eq!(backoffs.end(&"p"), Some(at(400)));
+    }
+
+    #[test]
+    fn observed_object_ends_no_backoff_after_another_failure() {
+        // Given a planner that waits for a newer version, and then fails for another reason,
+        let mut backoffs = PlannerBackoffs::default();
+        backoffs.record_conflict("p", &object("a"), false, at(0));
+        backoffs.record_failure("p", Some(SignedDuration::from_secs(2)), at(50));
+
+        // when the object is observed, then it still waits.
+        backoffs.on_observed(&object("a"), at(60));
+        assert_eq!(backoffs.end(&"p"), Some(at(2050)));
     }
 
     #[test]

@@ -323,7 +323,7 @@ impl Harness {
 
     fn on_changed(&mut self, change: Option<Change>) {
         if let Some(change) = change {
-            let released = self.tracker.on_observed(&change);
+            let released = self.tracker.on_observed(&change, self.now);
             self.release(&released);
         }
     }
