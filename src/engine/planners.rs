@@ -458,7 +458,11 @@ impl Engine {
 
     /// Returns the observed pods of the member with this uid, and those expected to run.
     pub(super) fn observed_and_expected_pods(&self, member: &str) -> MemberPods<'_> {
-        MemberPods { observed: self.observed_pods(member), expected: self.writes.expected_running_pods(member) }
+        MemberPods {
+            observed: self.observed_pods(member),
+            expected: self.writes.expected_running_pods(member),
+            unanswered_ungatings: self.writes.unanswered_ungatings(member),
+        }
     }
 
     /// Returns the observed pods of the owner with this uid.

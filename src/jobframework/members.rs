@@ -1,6 +1,6 @@
 //! Members of a job, built from their objects and pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -21,6 +21,8 @@ pub struct MemberPods<'a> {
     pub observed: Vec<&'a Pod>,
     /// Pods that were created or ungated by a write that the cache does not show yet. They may run.
     pub expected: Vec<&'a Pod>,
+    /// Names of the expected pods whose ungating got no response, and may have to be repeated.
+    pub unanswered_ungatings: BTreeSet<&'a str>,
 }
 
 impl<'a> MemberPods<'a> {
@@ -52,8 +54,8 @@ pub fn build_member(
 ) -> Member {
     let mut classifier = PodClassifier::new(&groups, templates);
     let live_pods = classifier.count(pods.live());
-    let gated =
-        pods.observed.iter().filter(|pod| can_be_ungated(pod)).map(|pod| gated_pod(pod, &mut classifier)).collect();
+    let gated = pods.observed.iter().filter(|pod| can_be_ungated(pod));
+    let gated = gated.map(|pod| gated_pod(pod, pods, &mut classifier)).collect();
     let unknown_kinds = classifier.unknown_kinds;
     Member {
         name: who.name,
@@ -110,8 +112,9 @@ fn can_be_ungated(pod: &Pod) -> bool {
     pod::is_gated(pod) && !pod::is_terminating(pod)
 }
 
-fn gated_pod(pod: &Pod, classifier: &mut PodClassifier<'_>) -> GatedPod {
+fn gated_pod(pod: &Pod, pods: &MemberPods<'_>, classifier: &mut PodClassifier<'_>) -> GatedPod {
     GatedPod {
+        is_counted: pods.unanswered_ungatings.contains(pod.name_any().as_str()),
         name: pod.name_any(),
         kind: classifier.classify(pod),
         replica: pod.labels().get(REPLICA_NAME_LABEL).cloned(),

@@ -189,6 +189,7 @@ fn gated_pod_is_ungated_once_a_slice_covers_it() {
     let gated = GatedPod {
         name: "a-small-3".into(),
         kind: active.groups.iter().flatten().nth(1).expect("workers").kind(),
+        is_counted: false,
         replica_index: None,
         replica: None,
         created_at: Some(Timestamp::UNIX_EPOCH),

@@ -114,6 +114,8 @@ pub struct GatedPod {
     pub name: String,
     /// Kind of the pod, which may come from an earlier template of its group.
     pub kind: PodKind,
+    /// It is one of the live pods: its ungating got no response, so it may run at any time.
+    pub is_counted: bool,
     /// Replica that the pod is a host of; `None` for single-host replicas.
     pub replica: Option<String>,
     /// Index of its replica in the group, from 0; `None` without a replica index label.

@@ -41,17 +41,22 @@ pub fn plan(context: &ReconcileContext<'_>, members: &[Member], covering: Option
 }
 
 /// Returns the gated pods of a member that the share covers in addition to its live pods: whole
-/// replicas only, oldest of a kind first.
+/// replicas only, oldest of a kind first. Those that count as live come before all others, because
+/// they may start at any time.
 fn covered_pods<'m>(member: &'m Member, share: &MemberShare) -> Vec<&'m GatedPod> {
     let mut capacity: BTreeMap<PodKind, u32> = BTreeMap::new();
     for pods in &share.pods {
         *capacity.entry(pods.kind()).or_default() += pods.count;
     }
     for (kind, capacity) in &mut capacity {
-        *capacity = capacity.saturating_sub(member.live_pods.get(kind).copied().unwrap_or(0));
+        let gated = member.gated_pods.iter().filter(|pod| pod.is_counted && pod.kind == *kind).count();
+        let live = member.live_pods.get(kind).copied().unwrap_or(0);
+        *capacity = capacity.saturating_sub(live.saturating_sub(u32::try_from(gated).unwrap_or(u32::MAX)));
     }
+    let mut replicas = by_replica(member);
+    replicas.sort_by_key(|replica| !replica.iter().any(|pod| pod.is_counted));
     let mut pods = Vec::new();
-    for replica in by_replica(member) {
+    for replica in replicas {
         let mut left = capacity.clone();
         let take = |pod: &&GatedPod| match left.get_mut(&pod.kind) {
             Some(left) if *left > 0 => {
@@ -129,6 +134,7 @@ mod tests {
         let gated = gated.iter().map(|(name, replica, since)| GatedPod {
             name: (*name).to_owned(),
             kind: small("now"),
+            is_counted: false,
             replica: replica.map(str::to_owned),
             replica_index: None,
             created_at: Timestamp::from_second(*since).ok(),
@@ -158,6 +164,18 @@ mod tests {
         let member = member(&[("b", None, 5), ("a", None, 5), ("late-name", None, 3)]);
         assert_eq!(released(&member, &covered(&[("now", granted)])), expected);
         assert!(released(&member, &covered(&[("before", granted)])).is_empty());
+    }
+
+    #[rstest]
+    #[case::its_place_is_taken_by_itself(3, &["late"])]
+    #[case::there_is_room_for_another(4, &["late", "early"])]
+    #[case::it_is_not_covered_any_more(2, &[])]
+    fn pod_whose_ungating_got_no_response_is_ungated_first(#[case] granted: u32, #[case] expected: &[&str]) {
+        let mut member = member(&[("early", None, 1), ("late", None, 2)]);
+        member.gated_pods[1].is_counted = true;
+        member.live_pods = [(small("now"), 3)].into();
+
+        assert_eq!(released(&member, &covered(&[("now", granted)])), expected);
     }
 
     #[test]

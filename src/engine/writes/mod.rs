@@ -268,6 +268,7 @@ impl WriteTracker {
         }
         match (&change.before, &change.after) {
             (_, Some(object @ Object::Pod(pod))) => self.pod_expectations.on_observed(&object.reference(), pod),
+            (Some(object @ Object::Pod(_)), None) => self.pod_expectations.on_deleted(&object.reference()),
             (_, Some(Object::Workload(slice))) => self.slice_expectations.on_observed(slice),
             (Some(Object::RayCluster(gone)), None) => {
                 self.pod_write_failures.forget(&PlannerKey::RayCluster(ObjectKey::of(gone.as_ref())));
@@ -330,6 +331,11 @@ impl WriteTracker {
     /// Returns those of [`expected_pods`](Self::expected_pods) that may run.
     pub(super) fn expected_running_pods(&self, member: &str) -> Vec<&Pod> {
         self.pod_expectations.expected_running(member)
+    }
+
+    /// Returns the names of the pods of the member with this uid whose last ungating got no response.
+    pub(super) fn unanswered_ungatings(&self, member: &str) -> BTreeSet<&str> {
+        self.pod_expectations.unanswered_ungatings(member)
     }
 
     /// Drops the slices that no longer block the next one of their job: their creation is answered,

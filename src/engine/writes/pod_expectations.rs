@@ -84,6 +84,12 @@ impl PodExpectations {
         self.by_write.retain(|_, expectation| expectation.pod != *reference || !is_settled(expectation));
     }
 
+    /// Drops the ungatings of a deleted pod: they fail even if another pod gets its name. A creation
+    /// is not resolved, because it may create the pod after the deletion.
+    pub(super) fn on_deleted(&mut self, reference: &ObjectRef) {
+        self.by_write.retain(|_, expectation| expectation.pod != *reference || expectation.gated_version.is_none());
+    }
+
     /// Returns the expected pods of the cluster with this uid that may run.
     pub(super) fn expected_running(&self, cluster: &str) -> Vec<&Pod> {
         self.expected(cluster).into_iter().filter(|pod| !is_gated(pod)).collect()
@@ -103,6 +109,19 @@ impl PodExpectations {
             }
         }
         pods.into_values().collect()
+    }
+
+    /// Returns the names of the pods of the cluster with this uid whose last ungating got no response:
+    /// it can be repeated, while the pod is still expected to run.
+    pub(super) fn unanswered_ungatings(&self, cluster: &str) -> BTreeSet<&str> {
+        let of_cluster = || self.by_write.values().filter(|expectation| expectation.owner.uid == *cluster);
+        let in_flight: BTreeSet<&ObjectRef> = of_cluster()
+            .filter(|expectation| expectation.expires_at.is_none())
+            .map(|expectation| &expectation.pod)
+            .collect();
+        let ungatings = of_cluster().filter(|expectation| expectation.gated_version.is_some());
+        let pods = ungatings.map(|expectation| &expectation.pod).filter(|pod| !in_flight.contains(pod));
+        pods.map(|pod| pod.name.as_str()).collect()
     }
 
     /// Drops expired expectations; returns the owners of their pods.
@@ -168,6 +187,43 @@ mod tests {
     fn creation(kind: &str) -> Write {
         let creation = Write::create(&pod("7", false));
         Write { target: ObjectRef { kind: kind.into(), ..creation.target }, ..creation }
+    }
+
+    #[test]
+    fn deleted_pod_is_not_expected_to_run_after_an_unanswered_ungating() {
+        let gated = pod("7", true);
+        let ungating = Write::patch(&gated, &pod("7", false)).expect("a patch");
+        let mut expectations = PodExpectations::default();
+        expectations.record(1, &ungating, Some(&gated));
+        expectations.record(2, &creation("Pod"), None);
+        expectations.on_result(1, false, at(0));
+        expectations.on_result(2, false, at(0));
+
+        expectations.on_deleted(&ungating.target);
+
+        assert_eq!(expectations.len(), 1, "the creation may still take effect");
+    }
+
+    #[test]
+    fn ungating_can_be_repeated_once_its_response_is_lost() {
+        // Given an ungating in flight,
+        let gated = pod("7", true);
+        let ungating = Write::patch(&gated, &pod("7", false)).expect("a patch");
+        let mut expectations = PodExpectations::default();
+        expectations.record(1, &ungating, Some(&gated));
+        assert!(expectations.unanswered_ungatings("u1").is_empty());
+
+        // when its response is lost, then it can be repeated, and the pod still counts;
+        expectations.on_result(1, false, at(0));
+        assert_eq!(expectations.unanswered_ungatings("u1"), BTreeSet::from(["chat-small-1"]));
+        assert_eq!(expectations.expected_running("u1").len(), 1);
+
+        // but not while it is being repeated, nor once the pod is observed.
+        expectations.record(2, &ungating, Some(&gated));
+        assert!(expectations.unanswered_ungatings("u1").is_empty());
+        expectations.on_result(2, false, at(1));
+        expectations.on_observed(&ungating.target, &pod("8", false));
+        assert!(expectations.unanswered_ungatings("u1").is_empty());
     }
 
     #[test]

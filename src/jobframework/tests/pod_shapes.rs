@@ -26,7 +26,8 @@ fn with_live(member: Member, kind: PodKind, count: u32) -> Member {
 }
 
 fn gated_pod(name: &str, kind: PodKind) -> GatedPod {
-    GatedPod { name: name.into(), kind, replica: None, replica_index: None, created_at: Some(Timestamp::UNIX_EPOCH) }
+    let created_at = Some(Timestamp::UNIX_EPOCH);
+    GatedPod { name: name.into(), kind, is_counted: false, replica: None, replica_index: None, created_at }
 }
 
 fn owned_counts(expected: &[(&str, i32)]) -> Vec<(String, i32)> {
