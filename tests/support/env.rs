@@ -137,6 +137,11 @@ impl TestEnv {
 
     /// Starts a manager with additional flags.
     pub async fn manager_with(&self, flags: &[&str]) -> Manager {
+        self.manager_through(&self.manager_kubeconfig, flags).await
+    }
+
+    /// Starts a manager with additional flags that connects to the API server of a kubeconfig.
+    pub async fn manager_through(&self, kubeconfig: &Path, flags: &[&str]) -> Manager {
         let log = self.dir.join(format!("sluice-{}.log", next_id()));
         let file = std::fs::File::create(&log).expect("a log file");
         let process = Command::new(sluice_binary())
@@ -148,7 +153,7 @@ impl TestEnv {
             }))
             .args(["--log-format=text", "--log-level=info,sluice=debug"])
             .args(flags)
-            .env("KUBECONFIG", &self.manager_kubeconfig)
+            .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(file)
@@ -249,6 +254,13 @@ impl TestEnv {
     /// Returns a client with the manager's permissions.
     pub async fn manager_client(&self) -> Client {
         client_for(&self.manager_kubeconfig).await
+    }
+
+    /// Returns a client with the manager's permissions that sends each request exactly once.
+    pub(super) async fn manager_client_without_retries(&self) -> Client {
+        let mut config = config_of(&self.manager_kubeconfig).await;
+        config.default_retry = false;
+        Client::try_from(config).expect("a client")
     }
 }
 
@@ -362,9 +374,12 @@ pub async fn next_second() {
 }
 
 async fn client_for(kubeconfig: &Path) -> Client {
+    Client::try_from(config_of(kubeconfig).await).expect("a client")
+}
+
+async fn config_of(kubeconfig: &Path) -> Config {
     let read = Kubeconfig::read_from(kubeconfig).unwrap_or_else(|error| panic!("{}: {error}", kubeconfig.display()));
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a configuration");
-    Client::try_from(config).expect("a client")
+    Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.expect("a configuration")
 }
 
 fn documents(text: &str) -> Vec<DynamicObject> {

@@ -7,6 +7,7 @@ pub mod env;
 pub mod fake_dashboards;
 pub mod fake_gateway;
 pub mod fake_kuberay;
+pub mod fault_proxy;
 pub mod history;
 pub mod http;
 pub mod invariants;
