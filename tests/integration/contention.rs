@@ -50,7 +50,7 @@ fn is_admitted(workload: &Workload) -> bool {
 
 /// Returns the reserved milli-CPU of a Workload. It shrinks with the pods of a deleted service
 /// before the slice is deleted.
-fn cpu_held(workload: &Workload) -> usize {
+pub(crate) fn cpu_held(workload: &Workload) -> usize {
     let admission = workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let sets = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
     let held = sets.filter_map(|set| Amount::from_quantity("cpu", set.resource_usage.get("cpu")?).ok());

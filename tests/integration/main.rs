@@ -14,6 +14,7 @@ mod deletion;
 mod evictions;
 mod exceeds_quota;
 mod explain;
+mod faulty_api_server;
 mod flavors;
 mod gateway_traffic;
 mod incremental_upgrade;
