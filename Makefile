@@ -34,6 +34,9 @@ REPEATED_SEEDS ?= 100
 REPEATED_FIRST ?= 0
 SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) INCREMENTAL_SEEDS=$(INCREMENTAL_SEEDS) INCREMENTAL_FIRST=$(INCREMENTAL_FIRST) REPEATED_SEEDS=$(REPEATED_SEEDS) REPEATED_FIRST=$(REPEATED_FIRST)
 
+# Results of the load.
+LOAD_DIR ?= $(TARGET)/load
+
 # Clients parse the API server's version and refuse a server without one.
 VERSION_PACKAGE := k8s.io/component-base/version
 TESTENV_LDFLAGS := -s -w \
@@ -41,7 +44,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-units test-simulation test-simulation-seeds test-simulation-cases test-integration test-binaries traefik gateway ray-installed ray simulate mutants conformance bench lint generate tidy
+.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-units test-simulation test-simulation-seeds test-simulation-cases test-integration test-binaries traefik gateway ray-installed ray simulate mutants conformance bench bench-queue bench-load lint generate tidy
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -160,8 +163,17 @@ conformance: testenv ## Compare the simulator with a real control plane. CONFORM
 	cargo build --locked --workspace --bin sluice
 	$(CARGO_TEST) --test simulation conformance -- --ignored
 
-bench: ## Measure the queue core. ARGS="baseline --scale 0.1" runs a part of one shape.
+# One after the other, because each measures time.
+bench: ## Measure the queue core, and the manager under load on a real control plane.
+	$(MAKE) bench-queue
+	$(MAKE) bench-load
+
+bench-queue: ## Measure the queue core. ARGS="baseline --scale 0.1" runs a part of one shape.
 	cargo bench --locked --workspace --bench queue -- $(ARGS)
+
+bench-load: testenv ## Measure the manager under load. LOAD="deep mass" names scenarios, FULL=1 runs them whole, LOAD_DIR=DIR receives the results.
+	cargo build --release --locked --workspace --bin sluice --bin load
+	$(TARGET)/release/load suite $(if $(FULL),--full) --manager $(TARGET)/release/sluice --output $(LOAD_DIR) $(LOAD)
 
 lint: $(BIN)/cargo-deny $(SLUICE_CACHE)/typos tidy ## Check formatting, spelling, clippy, rustdoc, licenses, duplicates, layers and wording.
 	$(SLUICE_CACHE)/typos/bin/typos

@@ -20,9 +20,14 @@ const NAMESPACE: &str = "sluice-system";
 /// Service account defined in `config/rbac`, which managers run as.
 const SERVICE_ACCOUNT: &str = "sluice";
 
-/// Flags that disable a manager's listeners unless a test sets them: their ports could be in use.
-const DISABLED_LISTENERS: [&str; 3] =
-    ["--metrics-bind-address=0", "--health-probe-bind-address=0", "--webhook-bind-address=0"];
+/// Flags of a manager unless a test sets them. Its listeners are disabled, because their ports could
+/// be in use.
+const DEFAULT_FLAGS: [&str; 4] = [
+    "--metrics-bind-address=0",
+    "--health-probe-bind-address=0",
+    "--webhook-bind-address=0",
+    "--log-level=info,sluice=debug",
+];
 
 /// Options of a control plane.
 #[derive(Default)]
@@ -31,6 +36,9 @@ pub struct TestEnvOptions<'a> {
     pub kept_in: Option<PathBuf>,
     /// Install the CRDs of the Gateway API, which take longer to install than all others together.
     pub gateway_api: bool,
+    /// Connect managers to the API server directly, not through the proxy that serves the fake Ray
+    /// dashboards.
+    pub direct: bool,
     /// Additional `testenv` flags.
     pub flags: &'a [&'a str],
 }
@@ -77,10 +85,8 @@ impl TestEnv {
     /// Starts a control plane without nodes or fake Ray dashboards, with the Gateway API: the
     /// dashboards are those of the pods.
     pub async fn start_bare() -> Self {
-        let options = TestEnvOptions { gateway_api: true, flags: &["--nodes=0"], ..TestEnvOptions::default() };
-        let env = Self::start_with(options).await;
-        env.write_manager_kubeconfig(&env.kubeconfig).await;
-        env
+        let flags = &["--nodes=0"];
+        Self::start_with(TestEnvOptions { gateway_api: true, direct: true, flags, ..TestEnvOptions::default() }).await
     }
 
     /// Starts a control plane.
@@ -126,7 +132,8 @@ impl TestEnv {
         };
         env.apply_kustomization("rbac").await;
         env.apply_kustomization("policy").await;
-        env.write_manager_kubeconfig(&env.proxied_kubeconfig).await;
+        let kubeconfig = if options.direct { &env.kubeconfig } else { &env.proxied_kubeconfig };
+        env.write_manager_kubeconfig(kubeconfig).await;
         env
     }
 
@@ -142,16 +149,25 @@ impl TestEnv {
 
     /// Starts a manager with additional flags that connects to the API server of a kubeconfig.
     pub async fn manager_through(&self, kubeconfig: &Path, flags: &[&str]) -> Manager {
+        self.start_manager(&sluice_binary(), kubeconfig, flags)
+    }
+
+    /// Starts a manager from this binary with additional flags.
+    pub fn manager_from(&self, binary: &Path, flags: &[&str]) -> Manager {
+        self.start_manager(binary, &self.manager_kubeconfig, flags)
+    }
+
+    fn start_manager(&self, binary: &Path, kubeconfig: &Path, flags: &[&str]) -> Manager {
         let log = self.dir.join(format!("sluice-{}.log", next_id()));
         let file = std::fs::File::create(&log).expect("a log file");
-        let process = Command::new(sluice_binary())
+        let process = Command::new(binary)
             .arg("manager")
             .arg("--use-kubernetes-proxy")
-            .args(DISABLED_LISTENERS.iter().filter(|flag| {
+            .args(DEFAULT_FLAGS.iter().filter(|flag| {
                 let (name, _) = flag.split_once('=').unwrap_or_default();
                 !flags.iter().any(|given| given.starts_with(name))
             }))
-            .args(["--log-format=text", "--log-level=info,sluice=debug"])
+            .arg("--log-format=text")
             .args(flags)
             .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
@@ -159,7 +175,7 @@ impl TestEnv {
             .stderr(file)
             .kill_on_drop(true)
             .spawn()
-            .expect("a manager");
+            .unwrap_or_else(|error| panic!("starting {}: {error}", binary.display()));
         Manager { process, log }
     }
 
@@ -281,6 +297,14 @@ pub struct Manager {
 }
 
 impl Manager {
+    /// Returns the process id.
+    ///
+    /// # Panics
+    /// Panics if the manager has ended.
+    pub fn id(&self) -> u32 {
+        self.process.id().expect("a manager that runs")
+    }
+
     /// Kills the manager with SIGKILL, as when its node fails.
     pub async fn kill(mut self) {
         self.process.kill().await.expect("the manager can be killed");
@@ -298,7 +322,7 @@ impl Manager {
 
     /// Sends SIGTERM, as when a node is drained, and waits until the manager exits.
     pub async fn terminate(mut self) -> ExitStatus {
-        let id = self.process.id().expect("a manager that runs").to_string();
+        let id = self.id().to_string();
         let sent = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill");
         assert!(sent.success(), "SIGTERM is delivered");
         self.process.wait().await.expect("the manager ends")
@@ -307,7 +331,7 @@ impl Manager {
     /// Detaches the manager from this process. Its process id is written to `manager.pid` next to
     /// its log.
     pub fn detach(self) {
-        let id = self.process.id().expect("a manager that runs");
+        let id = self.id();
         std::fs::write(self.log.with_file_name("manager.pid"), id.to_string()).expect("a file for the process id");
         // Dropping the value would kill the manager.
         std::mem::forget(self);

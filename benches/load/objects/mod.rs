@@ -1,0 +1,57 @@
+//! The objects and status writes that are sent, as JSON.
+
+mod load;
+mod queues;
+mod status;
+
+use serde_json::Value;
+
+pub use load::{head_service, item, pod, workload_of};
+pub use queues::queues;
+pub use status::{admission, finished, open_gate, ray_cluster_ready, released};
+
+/// The only ResourceFlavor.
+pub const FLAVOR: &str = "load";
+/// The only resource that has quota.
+pub const CPU: &str = "cpu";
+
+/// Where objects of a kind are in the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resource {
+    /// Path of the group and version.
+    pub group: &'static str,
+    /// Plural name.
+    pub plural: &'static str,
+}
+
+/// ResourceFlavors.
+pub const RESOURCE_FLAVORS: Resource = Resource { group: KUEUE, plural: "resourceflavors" };
+/// ClusterQueues.
+pub const CLUSTER_QUEUES: Resource = Resource { group: KUEUE, plural: "clusterqueues" };
+/// LocalQueues.
+pub const LOCAL_QUEUES: Resource = Resource { group: KUEUE, plural: "localqueues" };
+/// Workloads.
+pub const WORKLOADS: Resource = Resource { group: KUEUE, plural: "workloads" };
+/// Namespaces.
+pub const NAMESPACES: Resource = Resource { group: "/api/v1", plural: "namespaces" };
+/// Pods.
+pub const PODS: Resource = Resource { group: "/api/v1", plural: "pods" };
+/// Services.
+pub const SERVICES: Resource = Resource { group: "/api/v1", plural: "services" };
+/// Jobs.
+pub const JOBS: Resource = Resource { group: "/apis/batch/v1", plural: "jobs" };
+/// RayClusters.
+pub const RAY_CLUSTERS: Resource = Resource { group: "/apis/ray.io/v1", plural: "rayclusters" };
+
+const KUEUE: &str = "/apis/kueue.x-k8s.io/v1beta2";
+
+/// An object to create.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NewObject {
+    /// Its kind.
+    pub resource: Resource,
+    /// Its namespace. `None` if it has none.
+    pub namespace: Option<String>,
+    /// The object.
+    pub body: Value,
+}

@@ -1,0 +1,70 @@
+//! Time to admission by class, as the fraction of objects that were admitted within a time.
+
+use plotters::chart::ChartBuilder;
+use plotters::prelude::{IntoLogRange, PathElement};
+use plotters::series::LineSeries;
+use plotters::style::Color;
+
+use super::style::{COLORS, FONTS, GRID, INK, LABEL, LINE, MARGIN, TITLE, picture};
+use super::{DrawError, title};
+use crate::report::{ClassReport, Report};
+
+/// Shortest time of the axis, in milliseconds.
+const SHORTEST: f64 = 1.0;
+
+/// Draws the distribution of each class.
+pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
+    let classes: Vec<&ClassReport> = report.time_to_admission.iter().filter(|class| class.admitted > 0).collect();
+    let longest = classes.iter().map(|class| class.max).fold(10.0 * SHORTEST, f64::max);
+    let mut svg = String::new();
+    if classes.is_empty() {
+        return Ok(svg);
+    }
+    let area = picture(&mut svg)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title(report, "time to admission"), (FONTS, TITLE, &INK))
+        .margin(MARGIN)
+        .x_label_area_size(45)
+        .y_label_area_size(60)
+        .build_cartesian_2d((SHORTEST..longest * 1.2).log_scale(), 0.0..1.0)?;
+    chart
+        .configure_mesh()
+        .light_line_style(GRID.mix(0.0))
+        .bold_line_style(GRID)
+        .label_style((FONTS, LABEL, &INK))
+        .x_desc("time to admission")
+        .x_label_formatter(&|millis: &f64| duration(*millis))
+        .y_label_formatter(&|fraction: &f64| format!("{:.0} %", fraction * 100.0))
+        .draw()?;
+    for (class, color) in classes.iter().zip(COLORS.iter().cycle()) {
+        let points = class.curve.iter().map(|(millis, fraction)| (millis.max(SHORTEST), *fraction));
+        let label = format!("{} (p50 {}, p99 {})", class.class, duration(class.p50), duration(class.p99));
+        let style = color.stroke_width(LINE);
+        chart
+            .draw_series(LineSeries::new(points, style))?
+            .label(label)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    }
+    let paper = plotters::style::WHITE.mix(0.85);
+    chart
+        .configure_series_labels()
+        .position(plotters::chart::SeriesLabelPosition::LowerRight)
+        .background_style(paper)
+        .border_style(GRID)
+        .label_font((FONTS, LABEL, &INK))
+        .draw()?;
+    area.present()?;
+    drop(chart);
+    drop(area);
+    Ok(svg)
+}
+
+/// Formats milliseconds.
+fn duration(millis: f64) -> String {
+    match millis {
+        seconds if seconds >= 10_000.0 => format!("{:.0} s", seconds / 1000.0),
+        seconds if seconds >= 1000.0 => format!("{:.1} s", seconds / 1000.0),
+        millis if millis >= 10.0 => format!("{millis:.0} ms"),
+        millis => format!("{millis:.1} ms"),
+    }
+}

@@ -1,0 +1,59 @@
+//! Use of quota over time, next to the number of pending Workloads.
+
+use plotters::chart::ChartBuilder;
+use plotters::prelude::PathElement;
+use plotters::series::LineSeries;
+use plotters::style::Color;
+
+use super::style::{COLORS, FONTS, GRID, INK, LABEL, LINE, MARGIN, TITLE, axis_end, picture};
+use super::{DrawError, title};
+use crate::report::Report;
+
+/// Draws the samples.
+pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
+    let mut svg = String::new();
+    let Some(last) = report.samples.last() else { return Ok(svg) };
+    let most = report.samples.iter().map(|sample| sample.pending as f64).fold(0.0, f64::max);
+    let seconds = 0.0..axis_end(last.second);
+    let area = picture(&mut svg)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title(report, "use of quota"), (FONTS, TITLE, &INK))
+        .margin(MARGIN)
+        .x_label_area_size(45)
+        .y_label_area_size(60)
+        .right_y_label_area_size(70)
+        .build_cartesian_2d(seconds.clone(), 0.0..1.05)?
+        .set_secondary_coord(seconds, 0.0..axis_end(most));
+    chart
+        .configure_mesh()
+        .light_line_style(GRID.mix(0.0))
+        .bold_line_style(GRID)
+        .label_style((FONTS, LABEL, &INK))
+        .x_desc("seconds since the start")
+        .y_desc("used quota")
+        .y_label_formatter(&|fraction: &f64| format!("{:.0} %", fraction * 100.0))
+        .draw()?;
+    chart.configure_secondary_axes().label_style((FONTS, LABEL, &INK)).y_desc("pending Workloads").draw()?;
+    let (used, pending) = (COLORS[0].stroke_width(LINE), COLORS[1].stroke_width(LINE));
+    let points = report.samples.iter().map(|sample| (sample.second, sample.quota_used));
+    chart
+        .draw_series(LineSeries::new(points, used))?
+        .label("used quota")
+        .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], used));
+    let points = report.samples.iter().map(|sample| (sample.second, sample.pending as f64));
+    chart
+        .draw_secondary_series(LineSeries::new(points, pending))?
+        .label("pending Workloads")
+        .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], pending));
+    chart
+        .configure_series_labels()
+        .position(plotters::chart::SeriesLabelPosition::UpperRight)
+        .background_style(plotters::style::WHITE.mix(0.85))
+        .border_style(GRID)
+        .label_font((FONTS, LABEL, &INK))
+        .draw()?;
+    area.present()?;
+    drop(chart);
+    drop(area);
+    Ok(svg)
+}
