@@ -40,7 +40,9 @@ pub enum LoadError {
         missing: String,
     },
     /// No manager reports that it uses the ClusterQueues.
-    #[error("timed out after {timeout:?}: {inactive} of {total} ClusterQueues have no condition Active; does the manager run?")]
+    #[error(
+        "timed out after {timeout:?}: {inactive} of {total} ClusterQueues have no condition Active; does the manager run?"
+    )]
     Inactive {
         /// Maximum time until they are active.
         timeout: Duration,

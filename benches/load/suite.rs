@@ -14,8 +14,7 @@ use crate::scenario::Scenario;
 use crate::session;
 
 /// The scenarios, in the order in which they are run.
-pub const SCENARIOS: [&str; 7] =
-    ["baseline", "large-scale", "jobs-burst", "jobs-paced", "clusters", "deep", "mass"];
+pub const SCENARIOS: [&str; 7] = ["baseline", "large-scale", "jobs-burst", "jobs-paced", "clusters", "deep", "mass"];
 
 /// Flags of the manager: it logs as in production.
 const MANAGER_FLAGS: [&str; 1] = ["--log-level=info"];

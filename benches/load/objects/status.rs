@@ -14,7 +14,8 @@ use crate::plan::{Item, LoadPlan};
 pub fn admission(plan: &LoadPlan, item: &Item, now: Timestamp) -> Value {
     let class = plan.class_of(item);
     let (queue, usage) = (plan.namespace_of(item), class.cpu.to_quantity(CPU));
-    let assignment = |name: &&str| json!({"name": name, "count": 1, "flavors": {CPU: FLAVOR}, "resourceUsage": {CPU: usage}});
+    let assignment =
+        |name: &&str| json!({"name": name, "count": 1, "flavors": {CPU: FLAVOR}, "resourceUsage": {CPU: usage}});
     let assignments: Vec<Value> = pod_set_names(class.kind).iter().map(assignment).collect();
     let mut conditions = Vec::new();
     let message = format!("Quota reserved in ClusterQueue {queue}");

@@ -19,9 +19,8 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
     if points.is_empty() {
         return Ok(svg);
     }
-    let (objects, memory) = points.iter().fold((0.0, 0.0), |most: (f64, f64), point| {
-        (most.0.max(point.0), most.1.max(point.1))
-    });
+    let (objects, memory) =
+        points.iter().fold((0.0, 0.0), |most: (f64, f64), point| (most.0.max(point.0), most.1.max(point.1)));
     let area = picture(&mut svg)?;
     let mut chart = ChartBuilder::on(&area)
         .caption(title(report, "memory of the manager"), (FONTS, TITLE, &INK))

@@ -18,12 +18,8 @@ type DrawError = Box<dyn std::error::Error + Send + Sync>;
 type Draw = fn(&Report) -> Result<String, DrawError>;
 
 /// Charts by the ends of their file names.
-const CHARTS: [(&str, Draw); 4] = [
-    ("admission", admission::draw),
-    ("quota", quota::draw),
-    ("requests", requests::draw),
-    ("memory", memory::draw),
-];
+const CHARTS: [(&str, Draw); 4] =
+    [("admission", admission::draw), ("quota", quota::draw), ("requests", requests::draw), ("memory", memory::draw)];
 
 /// Draws the charts of a report into a folder. A chart without data is omitted.
 ///

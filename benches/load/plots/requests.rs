@@ -84,11 +84,8 @@ fn bars(others: &BTreeMap<String, u64>, own: &BTreeMap<String, u64>) -> Vec<Bar>
     let mut requests: Vec<&String> = others.keys().chain(own.keys()).collect();
     requests.sort();
     requests.dedup();
-    let bar = |request: &String| Bar {
-        request: request.clone(),
-        others: count(others, request),
-        own: count(own, request),
-    };
+    let bar =
+        |request: &String| Bar { request: request.clone(), others: count(others, request), own: count(own, request) };
     let mut bars: Vec<Bar> = requests.into_iter().map(bar).collect();
     bars.sort_by_key(|bar| std::cmp::Reverse(bar.others + bar.own));
     bars.truncate(BARS);

@@ -26,12 +26,8 @@ pub(super) const GRID: RGBColor = RGBColor(0xe4, 0xe7, 0xeb);
 const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 
 /// Colors of lines and bars, distinguishable for color-blind readers.
-pub(super) const COLORS: [RGBColor; 4] = [
-    RGBColor(0x3b, 0x82, 0xc4),
-    RGBColor(0xf0, 0xa0, 0x30),
-    RGBColor(0x1b, 0x8a, 0x5a),
-    RGBColor(0x9b, 0x59, 0xb6),
-];
+pub(super) const COLORS: [RGBColor; 4] =
+    [RGBColor(0x3b, 0x82, 0xc4), RGBColor(0xf0, 0xa0, 0x30), RGBColor(0x1b, 0x8a, 0x5a), RGBColor(0x9b, 0x59, 0xb6)];
 
 /// Returns an empty picture, drawn into the string.
 pub(super) fn picture(svg: &mut String) -> Result<DrawingArea<SVGBackend<'_>, Shift>, DrawError> {

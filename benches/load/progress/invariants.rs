@@ -247,10 +247,7 @@ classes: [{name: a, count: 1, cpu: 1}]
 
         let violation = invariants.change("ns/b", holding("t-0-1", 4, 1)).expect_err("above the quota");
 
-        assert_eq!(
-            violation.to_string(),
-            "cohort 0 uses 9 CPU, more than its nominal quota of 8, with Workload ns/b"
-        );
+        assert_eq!(violation.to_string(), "cohort 0 uses 9 CPU, more than its nominal quota of 8, with Workload ns/b");
     }
 
     #[test]

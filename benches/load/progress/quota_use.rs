@@ -29,8 +29,7 @@ impl QuotaUse {
     /// Creates the measurement of a run that starts at time zero.
     pub fn new(plan: &LoadPlan) -> Self {
         let count = plan.queues.iter().map(|queue| queue.cohort + 1).max().unwrap_or(0);
-        let empty =
-            CohortUse { nominal: 0.0, usage: 0.0, pending: 0, since: Duration::ZERO, used: 0.0, usable: 0.0 };
+        let empty = CohortUse { nominal: 0.0, usage: 0.0, pending: 0, since: Duration::ZERO, used: 0.0, usable: 0.0 };
         let mut cohorts = vec![empty; count];
         for queue in &plan.queues {
             cohorts[queue.cohort].nominal += float(queue.nominal);

@@ -81,7 +81,8 @@ fn cpu(problems: &mut Vec<String>, field: &str, value: f64) {
 fn reference(problems: &mut Vec<String>, field: &str, name: &str, allowed: &[Class]) {
     if !allowed.iter().any(|class| class.name == name) {
         let names: Vec<&str> = allowed.iter().map(|class| class.name.as_str()).collect();
-        let allowed = if names.is_empty() { "absent: no class is listed before".to_owned() } else { names.join(" or ") };
+        let allowed =
+            if names.is_empty() { "absent: no class is listed before".to_owned() } else { names.join(" or ") };
         problems.push(format!("{field}: {name:?}: must be {allowed}"));
     }
 }

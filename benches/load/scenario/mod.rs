@@ -165,16 +165,6 @@ pub enum Kind {
     RayCluster,
 }
 
-impl Kind {
-    /// Returns the number of pods of each object.
-    pub fn pods(self) -> usize {
-        match self {
-            Self::Workload | Self::Job => 1,
-            Self::RayCluster => 2,
-        }
-    }
-}
-
 /// Start of a class.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -201,16 +191,12 @@ impl Scenario {
     /// # Errors
     /// If the file can't be read, is not a scenario, or has values that are not allowed.
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
         let scenario: Self = serde_saphyr::from_str(&text)
             .map_err(|source| ScenarioError::Parse { path: path.to_owned(), source: Box::new(source) })?;
         let problems = scenario.problems();
-        if problems.is_empty() {
-            Ok(scenario)
-        } else {
-            Err(ScenarioError::Invalid { path: path.to_owned(), problems })
-        }
+        if problems.is_empty() { Ok(scenario) } else { Err(ScenarioError::Invalid { path: path.to_owned(), problems }) }
     }
 }
 

@@ -224,13 +224,7 @@ impl Session {
         Ok(())
     }
 
-    fn report(
-        mut self,
-        form: Form,
-        end: Duration,
-        before: &Counters,
-        after: &Counters,
-    ) -> Result<Report, LoadError> {
+    fn report(mut self, form: Form, end: Duration, before: &Counters, after: &Counters) -> Result<Report, LoadError> {
         let totals = self.progress.totals(end);
         let classes = latencies(&self.plan, &self.progress)?;
         let last = totals.last_done.max(self.last_created);
