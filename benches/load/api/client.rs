@@ -65,9 +65,14 @@ impl ApiError {
         Self::Request { what, source: Box::new(source) }
     }
 
-    /// Returns whether a write was rejected because the object is of another version.
+    /// Returns whether an object exists already, or is of another version than the patch.
     pub fn is_conflict(&self) -> bool {
         self.code() == Some(409)
+    }
+
+    /// Returns whether a patch can't be applied to the object.
+    pub fn is_invalid(&self) -> bool {
+        self.code() == Some(422)
     }
 
     fn code(&self) -> Option<u16> {

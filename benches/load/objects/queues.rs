@@ -4,6 +4,10 @@ use serde_json::{Value, json};
 
 use super::{CLUSTER_QUEUES, CPU, FLAVOR, LOCAL_QUEUES, NAMESPACES, NewObject, RESOURCE_FLAVORS};
 use crate::plan::{LoadPlan, PlannedQueue};
+use crate::scenario::Kind;
+
+/// Quota of memory where pods request some: more than any scenario uses.
+const PLENTY: &str = "1Pi";
 
 /// Returns everything that Workloads need to be queued, in the order of creation. The cohorts exist
 /// because ClusterQueues name them.
@@ -15,7 +19,7 @@ pub fn queues(plan: &LoadPlan) -> Vec<NewObject> {
         let local = json!({"name": queue.name, "namespace": queue.name});
         let local = kueue("LocalQueue", local, json!({"clusterQueue": queue.name}));
         objects.extend([
-            NewObject { resource: CLUSTER_QUEUES, namespace: None, body: cluster_queue(&plan.name, queue) },
+            NewObject { resource: CLUSTER_QUEUES, namespace: None, body: cluster_queue(plan, queue) },
             NewObject { resource: NAMESPACES, namespace: None, body: namespace },
             NewObject { resource: LOCAL_QUEUES, namespace: Some(queue.name.clone()), body: local },
         ]);
@@ -23,20 +27,26 @@ pub fn queues(plan: &LoadPlan) -> Vec<NewObject> {
     objects
 }
 
-fn cluster_queue(plan: &str, queue: &PlannedQueue) -> Value {
+fn cluster_queue(plan: &LoadPlan, queue: &PlannedQueue) -> Value {
     let mut quota = json!({"name": CPU, "nominalQuota": queue.nominal.to_quantity(CPU)});
     if let Some(limit) = queue.borrowing_limit {
         quota["borrowingLimit"] = json!(limit.to_quantity(CPU));
+    }
+    let (mut resources, mut quotas) = (vec![CPU], vec![quota]);
+    // The init container that the operator adds to Ray workers requests memory.
+    if plan.kinds().contains(&Kind::RayCluster) {
+        resources.push("memory");
+        quotas.push(json!({"name": "memory", "nominalQuota": PLENTY}));
     }
     let preemption = json!({
         "reclaimWithinCohort": format!("{:?}", queue.preemption.reclaim_within_cohort),
         "withinClusterQueue": format!("{:?}", queue.preemption.within_cluster_queue),
     });
     let spec = json!({
-        "cohortName": format!("{plan}-{}", queue.cohort),
+        "cohortName": format!("{}-{}", plan.name, queue.cohort),
         "namespaceSelector": {},
         "preemption": preemption,
-        "resourceGroups": [{"coveredResources": [CPU], "flavors": [{"name": FLAVOR, "resources": [quota]}]}],
+        "resourceGroups": [{"coveredResources": resources, "flavors": [{"name": FLAVOR, "resources": quotas}]}],
     });
     kueue("ClusterQueue", json!({"name": queue.name}), spec)
 }

@@ -27,12 +27,16 @@ pub fn admission(plan: &LoadPlan, item: &Item, now: Timestamp) -> Value {
     }})
 }
 
-/// Returns the JSON patch that finishes an admitted Workload. It adds one condition, so it neither
-/// conflicts with other writes nor removes their conditions.
-pub fn finished(now: Timestamp) -> Value {
+/// Returns the JSON patch that finishes a Workload that holds quota of a ClusterQueue; it is invalid
+/// for one that has lost it. It adds one condition, so it neither conflicts with other writes nor
+/// removes their conditions.
+pub fn finished(queue: &str, now: Timestamp) -> Value {
     let mut conditions = Vec::new();
     set(&mut conditions, now, names::FINISHED, true, "Succeeded", "The load has run");
-    json!([{"op": "add", "path": "/status/conditions/-", "value": conditions[0]}])
+    json!([
+        {"op": "test", "path": "/status/admission/clusterQueue", "value": queue},
+        {"op": "add", "path": "/status/conditions/-", "value": conditions[0]},
+    ])
 }
 
 /// Returns the merge patch that releases the quota of an evicted Workload of this version, as Kueue's job reconciler

@@ -48,7 +48,7 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
     let paper = plotters::style::WHITE.mix(0.85);
     chart
         .configure_series_labels()
-        .position(plotters::chart::SeriesLabelPosition::LowerRight)
+        .position(plotters::chart::SeriesLabelPosition::UpperLeft)
         .background_style(paper)
         .border_style(GRID)
         .label_font((FONTS, LABEL, &INK))
@@ -63,8 +63,9 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
 fn duration(millis: f64) -> String {
     match millis {
         seconds if seconds >= 10_000.0 => format!("{:.0} s", seconds / 1000.0),
-        seconds if seconds >= 1000.0 => format!("{:.1} s", seconds / 1000.0),
-        millis if millis >= 10.0 => format!("{millis:.0} ms"),
+        seconds if seconds > 1000.0 => format!("{:.1} s", seconds / 1000.0),
+        second if second == 1000.0 => "1 s".to_owned(),
+        millis if millis >= 10.0 || millis.fract() == 0.0 => format!("{millis:.0} ms"),
         millis => format!("{millis:.1} ms"),
     }
 }

@@ -7,12 +7,15 @@ use plotters::style::Color;
 
 use super::style::{COLORS, FONTS, GRID, INK, LABEL, LINE, MARGIN, TITLE, axis_end, picture};
 use super::{DrawError, title};
-use crate::report::Report;
+use crate::report::{Form, Report};
 
-/// Draws the samples.
+/// Upper end of the axes, as a multiple of the maximum: the legend is above the lines.
+const ROOM: f64 = 1.25;
+
+/// Draws the samples of a run; a floor has no quota.
 pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
     let mut svg = String::new();
-    let Some(last) = report.samples.last() else { return Ok(svg) };
+    let Some(last) = report.samples.last().filter(|_| report.form == Form::Run) else { return Ok(svg) };
     let most = report.samples.iter().map(|sample| sample.pending as f64).fold(0.0, f64::max);
     let seconds = 0.0..axis_end(last.second);
     let area = picture(&mut svg)?;
@@ -22,8 +25,8 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
         .x_label_area_size(45)
         .y_label_area_size(60)
         .right_y_label_area_size(70)
-        .build_cartesian_2d(seconds.clone(), 0.0..1.05)?
-        .set_secondary_coord(seconds, 0.0..axis_end(most));
+        .build_cartesian_2d(seconds.clone(), 0.0..ROOM)?
+        .set_secondary_coord(seconds, 0.0..most.max(1.0) * ROOM);
     chart
         .configure_mesh()
         .light_line_style(GRID.mix(0.0))
@@ -31,9 +34,15 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
         .label_style((FONTS, LABEL, &INK))
         .x_desc("seconds since the start")
         .y_desc("used quota")
+        .x_label_formatter(&|second: &f64| format!("{second:.0}"))
         .y_label_formatter(&|fraction: &f64| format!("{:.0} %", fraction * 100.0))
         .draw()?;
-    chart.configure_secondary_axes().label_style((FONTS, LABEL, &INK)).y_desc("pending Workloads").draw()?;
+    chart
+        .configure_secondary_axes()
+        .label_style((FONTS, LABEL, &INK))
+        .y_desc("pending Workloads")
+        .y_label_formatter(&|pending: &f64| format!("{pending:.0}"))
+        .draw()?;
     let (used, pending) = (COLORS[0].stroke_width(LINE), COLORS[1].stroke_width(LINE));
     let points = report.samples.iter().map(|sample| (sample.second, sample.quota_used));
     chart

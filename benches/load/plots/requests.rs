@@ -13,6 +13,8 @@ use crate::report::Report;
 
 /// Maximum number of bars.
 const BARS: usize = 12;
+/// The most frequent kind has at most this many times the requests of a bar.
+const RAREST: u64 = 200;
 /// Part of the height of its row that a bar fills.
 const FILLED: f64 = 0.7;
 
@@ -88,6 +90,8 @@ fn bars(others: &BTreeMap<String, u64>, own: &BTreeMap<String, u64>) -> Vec<Bar>
         |request: &String| Bar { request: request.clone(), others: count(others, request), own: count(own, request) };
     let mut bars: Vec<Bar> = requests.into_iter().map(bar).collect();
     bars.sort_by_key(|bar| std::cmp::Reverse(bar.others + bar.own));
+    let most = bars.first().map_or(0, |bar| bar.others + bar.own);
+    bars.retain(|bar| (bar.others + bar.own) * RAREST >= most);
     bars.truncate(BARS);
     bars
 }
@@ -119,8 +123,10 @@ mod tests {
 
     #[test]
     fn rare_requests_are_omitted() {
-        let many = (0..20).map(|number| (format!("GET kind-{number}"), number)).collect();
+        let many = (0..20).map(|number| (format!("GET kind-{number}"), 5 + number)).collect();
 
         assert_eq!(bars(&many, &BTreeMap::new()).len(), BARS);
+        let few = BTreeMap::from([("GET pods".to_owned(), 201), ("GET nodes".to_owned(), 1)]);
+        assert_eq!(bars(&few, &BTreeMap::new()).len(), 1);
     }
 }

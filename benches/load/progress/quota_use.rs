@@ -6,16 +6,19 @@ use sluice_api::quantity::Amount;
 
 use crate::plan::LoadPlan;
 
-/// Integrals over time of the usage and the quota of each cohort, for as long as a Workload of the
-/// cohort is pending.
+/// Integrals over time of the usage and the quota of each cohort whose objects don't all fit, for as
+/// long as a Workload of the cohort is pending.
 #[derive(Debug)]
 pub struct QuotaUse {
     cohorts: Vec<CohortUse>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct CohortUse {
+    /// Nominal quota, in milli-CPU.
     nominal: f64,
+    /// Sum of the requests of all its objects, in milli-CPU.
+    demand: f64,
     usage: f64,
     pending: usize,
     since: Duration,
@@ -29,10 +32,13 @@ impl QuotaUse {
     /// Creates the measurement of a run that starts at time zero.
     pub fn new(plan: &LoadPlan) -> Self {
         let count = plan.queues.iter().map(|queue| queue.cohort + 1).max().unwrap_or(0);
-        let empty = CohortUse { nominal: 0.0, usage: 0.0, pending: 0, since: Duration::ZERO, used: 0.0, usable: 0.0 };
-        let mut cohorts = vec![empty; count];
+        let mut cohorts = vec![CohortUse::default(); count];
         for queue in &plan.queues {
             cohorts[queue.cohort].nominal += float(queue.nominal);
+        }
+        for item in &plan.items {
+            let class = plan.class_of(item);
+            cohorts[plan.queues[item.queue].cohort].demand += float(class.cpu.times(class.kind.pods()));
         }
         Self { cohorts }
     }
@@ -62,7 +68,7 @@ impl QuotaUse {
     }
 
     /// Returns the mean fraction of the quota that was used until `now` while Workloads were
-    /// pending. `None` if none ever was.
+    /// pending. `None` if none ever was, or all fit.
     pub fn mean(&mut self, now: Duration) -> Option<f64> {
         let (mut used, mut usable) = (0.0, 0.0);
         for cohort in &mut self.cohorts {
@@ -78,7 +84,8 @@ impl CohortUse {
     fn advance(&mut self, now: Duration) {
         let seconds = now.saturating_sub(self.since).as_secs_f64();
         self.since = self.since.max(now);
-        if self.pending > 0 {
+        // If all its objects fit, they are not pending for lack of quota.
+        if self.pending > 0 && self.demand > self.nominal {
             self.used += self.usage * seconds;
             self.usable += self.nominal * seconds;
         }
@@ -93,13 +100,15 @@ fn float(amount: Amount) -> f64 {
 mod tests {
     use super::*;
 
-    fn one_cohort() -> QuotaUse {
+    /// Returns the use of 10 CPU, for two Workloads that request `cpu` each.
+    fn one_cohort(cpu: u32) -> QuotaUse {
         let text = "
 shortScale: 1
 cohorts: {count: 1, clusterQueues: {count: 1, nominalCpu: 10}}
-classes: [{name: a, count: 1, cpu: 1}]
+classes: [{name: a, count: 2, cpu: CPUS}]
 ";
-        QuotaUse::new(&LoadPlan::new("t", &serde_saphyr::from_str(text).expect("a scenario")))
+        let scenario = serde_saphyr::from_str(&text.replace("CPUS", &cpu.to_string())).expect("a scenario");
+        QuotaUse::new(&LoadPlan::new("t", &scenario))
     }
 
     fn second(number: u64) -> Duration {
@@ -108,7 +117,7 @@ classes: [{name: a, count: 1, cpu: 1}]
 
     #[test]
     fn only_time_with_pending_workloads_counts() {
-        let mut quota = one_cohort();
+        let mut quota = one_cohort(6);
         quota.change(second(1), 0, 2, Amount::new(10_000));
         quota.change(second(4), 0, 1, Amount::new(5_000));
         quota.change(second(5), 0, 0, Amount::new(1_000));
@@ -119,15 +128,23 @@ classes: [{name: a, count: 1, cpu: 1}]
 
     #[test]
     fn run_without_pending_workloads_has_no_mean() {
-        let mut quota = one_cohort();
+        let mut quota = one_cohort(6);
         quota.change(second(1), 0, 0, Amount::new(10_000));
 
         assert_eq!(quota.mean(second(9)), None);
     }
 
     #[test]
+    fn cohort_in_which_everything_fits_does_not_count() {
+        let mut quota = one_cohort(5);
+        quota.change(second(1), 0, 2, Amount::new(5_000));
+
+        assert_eq!(quota.mean(second(9)), None);
+    }
+
+    #[test]
     fn late_event_does_not_turn_time_back() {
-        let mut quota = one_cohort();
+        let mut quota = one_cohort(6);
         quota.change(second(5), 0, 1, Amount::new(10_000));
         quota.change(second(4), 0, 1, Amount::new(10_000));
 

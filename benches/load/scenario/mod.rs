@@ -165,6 +165,16 @@ pub enum Kind {
     RayCluster,
 }
 
+impl Kind {
+    /// Returns the number of pods of each object.
+    pub fn pods(self) -> i64 {
+        match self {
+            Self::Workload | Self::Job => 1,
+            Self::RayCluster => 2,
+        }
+    }
+}
+
 /// Start of a class.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

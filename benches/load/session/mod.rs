@@ -247,7 +247,7 @@ impl Session {
             evictions: totals.evictions,
             finished: totals.finished,
             time_to_admission: classes.iter().map(ClassReport::from).collect(),
-            quota_use_while_pending: totals.quota_use,
+            quota_use_while_pending: totals.quota_use.filter(|_| form == Form::Run),
             requests: requests_since(&own_requests, &all_requests),
             own_requests,
             api_server_cpu_seconds: server_cpu.map(|(before, after)| after - before),

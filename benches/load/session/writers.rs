@@ -74,10 +74,10 @@ impl Writers {
         });
     }
 
-    /// Finishes a Workload.
+    /// Finishes a Workload, unless it loses its quota before.
     pub(super) fn finish(&self, item: usize) {
         let write = self.context.finish(item);
-        self.update(write, |_| false);
+        self.update(write, ApiError::is_invalid);
     }
 
     /// Completes the eviction of a Workload. If it has changed meanwhile, its newer version decides.
@@ -131,7 +131,8 @@ impl Context {
     }
 
     fn finish(&self, item: usize) -> Write {
-        self.status(WORKLOADS, item, objects::finished(Timestamp::now()))
+        let queue = self.plan.namespace_of(&self.plan.items[item]);
+        self.status(WORKLOADS, item, objects::finished(queue, Timestamp::now()))
     }
 
     fn status(&self, resource: Resource, item: usize, patch: Value) -> Write {
