@@ -61,11 +61,7 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
 
 /// Formats milliseconds.
 fn duration(millis: f64) -> String {
-    match millis {
-        seconds if seconds >= 10_000.0 => format!("{:.0} s", seconds / 1000.0),
-        seconds if seconds > 1000.0 => format!("{:.1} s", seconds / 1000.0),
-        second if second == 1000.0 => "1 s".to_owned(),
-        millis if millis >= 10.0 || millis.fract() == 0.0 => format!("{millis:.0} ms"),
-        millis => format!("{millis:.1} ms"),
-    }
+    let (value, unit) = if millis >= 1000.0 { (millis / 1000.0, "s") } else { (millis, "ms") };
+    let digits = usize::from(value < 10.0 && value.fract() != 0.0);
+    format!("{value:.digits$} {unit}")
 }

@@ -29,7 +29,7 @@ fn two_seconds() -> Report {
 
 #[test]
 fn every_chart_has_a_title_and_its_labels() {
-    let words = ["small (p50 5 ms, p99 2.0 s)", "pending Workloads", "PATCH workloads/status", "created objects"];
+    let words = ["small (p50 5 ms, p99 2 s)", "pending Workloads", "PATCH workloads/status", "created objects"];
     for ((name, draw), words) in CHARTS.iter().zip(words) {
         let svg = draw(&two_seconds()).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(svg.contains(words) && svg.contains("test: "), "{name}: {svg}");
