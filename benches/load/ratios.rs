@@ -90,10 +90,11 @@ fn table(comparisons: &[Comparison], style: TableStyle) -> String {
     lines.collect()
 }
 
-/// Returns median and 99th percentile of each class.
+/// Returns median and 99th percentile of each class of which objects were admitted.
 fn admission(report: &Report) -> String {
     let class = |class: &ClassReport| format!("{} {:.0}; {:.0} ms", class.class, class.p50, class.p99);
-    report.time_to_admission.iter().map(class).collect::<Vec<_>>().join(", ")
+    let admitted = report.time_to_admission.iter().filter(|class| class.admitted > 0);
+    admitted.map(class).collect::<Vec<_>>().join(", ")
 }
 
 fn ratio(value: f64) -> String {
