@@ -126,7 +126,7 @@ test-simulation-cases: test-binaries
 	$(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
 
 test-integration: test-binaries testenv kuberay
-	$(CARGO_TEST) --test integration -- --test-threads=3
+	$(CARGO_TEST) --test integration --test load_run -- --test-threads=3
 
 test-binaries:
 	$(CARGO_TEST) --lib --bins --tests --no-run

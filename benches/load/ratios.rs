@@ -4,8 +4,8 @@ use comfy_table::{CellAlignment, Table, TableStyle, presets};
 
 use crate::report::{ClassReport, Report};
 
-/// Headings of the columns.
-const HEADINGS: [&str; 12] = [
+/// Columns of the comparison.
+const COMPARISON: [&str; 11] = [
     "scenario",
     "objects",
     "wall: run / floor",
@@ -14,11 +14,13 @@ const HEADINGS: [&str; 12] = [
     "ratio",
     "API server CPU: run / floor",
     "ratio",
-    "admission p50; p99",
     "quota used",
     "manager CPU",
     "peak memory",
 ];
+
+/// Columns of the times to admission.
+const ADMISSION: [&str; 6] = ["scenario", "class", "admitted", "mean", "p50", "p99"];
 
 /// A run and its floor.
 #[derive(Debug, Clone)]
@@ -46,11 +48,11 @@ impl Comparison {
         Some(self.run.api_server_cpu_seconds? / self.floor.api_server_cpu_seconds?)
     }
 
-    fn row(&self) -> [String; 12] {
+    fn row(&self) -> Vec<String> {
         let (run, floor) = (&self.run, &self.floor);
         let cpu = |report: &Report| report.api_server_cpu_seconds.map_or_else(none, |cpu| format!("{cpu:.1} s"));
         let manager = run.manager.as_ref();
-        [
+        vec![
             run.scenario.clone(),
             run.objects.to_string(),
             format!("{:.1} s / {:.1} s", run.wall_seconds, floor.wall_seconds),
@@ -59,42 +61,50 @@ impl Comparison {
             ratio(self.writes()),
             format!("{} / {}", cpu(run), cpu(floor)),
             self.api_server_cpu().map_or_else(none, ratio),
-            admission(run),
             run.quota_use_while_pending.map_or_else(none, |used| format!("{:.1} %", used * 100.0)),
             manager.map_or_else(none, |manager| format!("{:.1} s", manager.cpu_seconds)),
             manager.map_or_else(none, |manager| format!("{} MiB", manager.peak_bytes >> 20)),
         ]
     }
-}
 
-/// Returns the table for a terminal.
-pub fn text(comparisons: &[Comparison]) -> String {
-    table(comparisons, presets::NOTHING)
-}
-
-/// Returns the table as Markdown.
-pub fn markdown(comparisons: &[Comparison]) -> String {
-    table(comparisons, presets::ASCII_MARKDOWN)
-}
-
-fn table(comparisons: &[Comparison], style: TableStyle) -> String {
-    let mut table = Table::new();
-    table.load_style(style).set_header(HEADINGS);
-    for comparison in comparisons {
-        table.add_row(comparison.row());
+    /// Returns one row for each class of which objects were admitted.
+    fn admission_rows(&self) -> Vec<Vec<String>> {
+        let admitted = self.run.time_to_admission.iter().filter(|class| class.admitted > 0);
+        let row = |class: &ClassReport| {
+            let mut row = vec![self.run.scenario.clone(), class.class.clone()];
+            row.push(format!("{} of {}", class.admitted, class.count));
+            row.extend([class.mean, class.p50, class.p99].map(|millis| format!("{millis:.0} ms")));
+            row
+        };
+        admitted.map(row).collect()
     }
+}
+
+/// Returns the tables for a terminal.
+pub fn text(comparisons: &[Comparison]) -> String {
+    tables(comparisons, presets::NOTHING)
+}
+
+/// Returns the tables as Markdown.
+pub fn markdown(comparisons: &[Comparison]) -> String {
+    tables(comparisons, presets::ASCII_MARKDOWN)
+}
+
+/// Returns the comparison, and the times to admission of the runs.
+fn tables(comparisons: &[Comparison], style: TableStyle) -> String {
+    let compared = comparisons.iter().map(Comparison::row).collect();
+    let admitted = comparisons.iter().flat_map(Comparison::admission_rows).collect();
+    format!("{}\n{}", table(&COMPARISON, compared, style), table(&ADMISSION, admitted, style))
+}
+
+fn table(headings: &[&str], rows: Vec<Vec<String>>, style: TableStyle) -> String {
+    let mut table = Table::new();
+    table.load_style(style).set_header(headings).add_rows(rows);
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
     lines.collect()
-}
-
-/// Returns median and 99th percentile of each class of which objects were admitted.
-fn admission(report: &Report) -> String {
-    let class = |class: &ClassReport| format!("{} {:.0}; {:.0} ms", class.class, class.p50, class.p99);
-    let admitted = report.time_to_admission.iter().filter(|class| class.admitted > 0);
-    admitted.map(class).collect::<Vec<_>>().join(", ")
 }
 
 fn ratio(value: f64) -> String {
@@ -126,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn markdown_has_one_row_for_each_scenario() {
+    fn markdown_has_a_row_for_each_scenario() {
         let text = markdown(&[comparison(), comparison()]);
 
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4, "{text}");
+        assert_eq!(lines.len(), 7, "{text}");
         assert!(lines[2].starts_with("| test ") && lines[2].contains(" 1.50 |"), "{text}");
     }
 }

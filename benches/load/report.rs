@@ -143,9 +143,10 @@ impl Report {
         );
         for class in &self.time_to_admission {
             let ClassReport { class, admitted, count, mean, p50, p99, .. } = class;
-            text += &format!(
-                "\n  {class}: {admitted} of {count} admitted, mean {mean:.0} ms, p50 {p50:.0} ms, p99 {p99:.0} ms"
-            );
+            text += &format!("\n  {class}: {admitted} of {count} admitted");
+            if *admitted > 0 {
+                text += &format!(", mean {mean:.0} ms, p50 {p50:.0} ms, p99 {p99:.0} ms");
+            }
         }
         if let Some(used) = self.quota_use_while_pending {
             text += &format!("\n  quota used while Workloads are pending: {:.1} %", used * 100.0);

@@ -35,7 +35,7 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
         .x_desc("seconds since the start")
         .y_desc("used quota")
         .x_label_formatter(&|second: &f64| format!("{second:.0}"))
-        .y_label_formatter(&|fraction: &f64| format!("{:.0} %", fraction * 100.0))
+        .y_label_formatter(&|fraction| percent(*fraction))
         .draw()?;
     chart
         .configure_secondary_axes()
@@ -65,4 +65,9 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
     drop(chart);
     drop(area);
     Ok(svg)
+}
+
+/// Formats a fraction; the room for the legend has no labels.
+fn percent(fraction: f64) -> String {
+    if fraction > 1.0 { String::new() } else { format!("{:.0} %", fraction * 100.0) }
 }

@@ -175,7 +175,7 @@ impl Session {
                 self.progress.start_classes().into_iter().for_each(|class| self.writers.submit_class(class));
             }
             if self.progress.is_done() && (is_run || self.all_written) {
-                return Ok(());
+                return self.sample(writes);
             }
             let deadline = self.progress.next_deadline().filter(|_| is_run);
             tokio::select! {
@@ -184,17 +184,20 @@ impl Session {
                     let due = self.progress.take_due(self.started.elapsed());
                     due.into_iter().for_each(|item| self.writers.finish(item));
                 }
-                _ = ticks.tick() => {
-                    let memory = writes.manager_usage()?.map(|usage| usage.resident_bytes);
-                    let second = self.started.elapsed().as_secs_f64();
-                    self.samples.push(Sample::new(second, self.progress.snapshot(), memory));
-                }
+                _ = ticks.tick() => self.sample(writes)?,
                 () = tokio::time::sleep_until(end) => {
                     let (timeout, missing) = (self.options.timeout, self.progress.missing());
                     return Err(LoadError::TimedOut { timeout, missing });
                 }
             }
         }
+    }
+
+    fn sample(&mut self, writes: &Writes) -> Result<(), LoadError> {
+        let memory = writes.manager_usage()?.map(|usage| usage.resident_bytes);
+        let second = self.started.elapsed().as_secs_f64();
+        self.samples.push(Sample::new(second, self.progress.snapshot(), memory));
+        Ok(())
     }
 
     fn record(&mut self, observation: Observation) -> Result<(), LoadError> {
