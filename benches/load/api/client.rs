@@ -30,8 +30,11 @@ pub enum ApiError {
         source: KubeconfigError,
     },
     /// No client can be made for the API server.
-    #[error("failed to create a client: {0}")]
-    Client(#[source] kube::Error),
+    #[error("failed to create a client: {}", reason(source))]
+    Client {
+        /// Error of the client library.
+        source: Box<kube::Error>,
+    },
     /// A request can't be built.
     #[error("failed to build {what}: {source}")]
     Build {
@@ -41,7 +44,7 @@ pub enum ApiError {
         source: http::Error,
     },
     /// The API server can't be reached, or it rejects a request.
-    #[error("failed to {what}: {source}")]
+    #[error("failed to {what}: {}", reason(source))]
     Request {
         /// The request, for display.
         what: String,
@@ -86,6 +89,14 @@ impl ApiError {
     }
 }
 
+/// Returns the message of the API server, or else that of the client.
+fn reason(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// A client. Copies share the connections and the count of requests.
 #[derive(Clone)]
 pub struct ApiClient {
@@ -117,7 +128,7 @@ impl ApiClient {
         let failed = |source| ApiError::Kubeconfig { path: kubeconfig.to_owned(), source };
         let read = Kubeconfig::read_from(kubeconfig).map_err(failed)?;
         let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.map_err(failed)?;
-        Ok(Self::new(Client::try_from(config).map_err(ApiError::Client)?))
+        Ok(Self::new(Client::try_from(config).map_err(|source| ApiError::Client { source: Box::new(source) })?))
     }
 
     /// Creates a client that counts from zero.
