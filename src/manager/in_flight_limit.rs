@@ -1,6 +1,6 @@
 //! Limit of the writes in flight, found by measuring: it grows while the API server responds as
-//! fast as it can, and shrinks while responses take longer or writes are refused (additive increase
-//! and multiplicative decrease, as in TCP congestion control, RFC 5681).
+//! fast as it can, shrinks while responses take longer, and is halved if writes are refused (additive
+//! increase and multiplicative decrease, as in TCP congestion control, RFC 5681).
 //!
 //! The latency of a write is compared with the lowest of its kind, because a pod that webhooks
 //! admit takes longer than a status, however idle the API server is.
@@ -13,9 +13,11 @@ use tokio::time::Instant;
 use sluice_engine::ApiServerLoad;
 use sluice_plan::Write;
 
-/// Limit before any response has arrived.
+/// Limit before any response has arrived. Latency alone does not lower it further: the API server
+/// divides its time among the requests of all clients, so a client with fewer in flight than the
+/// others waits for them.
 const INITIAL_LIMIT: f64 = 32.0;
-/// The limit never falls below this number.
+/// Refusals do not lower the limit further.
 const MIN_LIMIT: f64 = 8.0;
 /// The limit never exceeds this number.
 const MAX_LIMIT: f64 = 256.0;
@@ -28,8 +30,8 @@ const MAX_SLOWDOWN: f64 = 20.0;
 const WEIGHT: f64 = 1.0 / 16.0;
 /// Time without a response after which the average starts again.
 const AVERAGE_RETENTION: Duration = Duration::from_secs(1);
-/// Part of the limit that is taken away while as many writes complete as are in flight under high
-/// load.
+/// Part of the limit above [`INITIAL_LIMIT`] that is taken away while as many writes complete as are
+/// in flight under high load.
 const DECREASE: f64 = 0.1;
 /// Minimum time between two refusals that halve the limit. Those in between were caused by the
 /// limit before.
@@ -91,7 +93,7 @@ impl InFlightLimit {
         }
         self.average(write, latency, now);
         if self.slowdown >= HIGH_SLOWDOWN {
-            self.limit = (self.limit - DECREASE).max(MIN_LIMIT);
+            self.limit = (self.limit - DECREASE).max(self.limit.min(INITIAL_LIMIT));
             return ApiServerLoad::High;
         }
         // A limit that is not used is not tested either.
@@ -165,16 +167,15 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// An API server that processes one write at a time, each in `service` milliseconds, and whose
-    /// client keeps as many in flight as the limit allows.
-    fn limit_after(limit: &mut InFlightLimit, service: u64, responses: usize, start: Instant) -> Instant {
+    /// Records the responses of an API server that processes one write at a time, each in `service`
+    /// milliseconds, to a client that keeps as many in flight as the limit allows.
+    fn saturate(limit: &mut InFlightLimit, service: u64, responses: usize, start: Instant) {
         let mut now = start;
         for _ in 0..responses {
             now += millis(service);
             let queued = u64::try_from(limit.limit()).expect("small");
             limit.record(&write("pods"), Response::Processed, millis(service * queued), limit.limit(), now);
         }
-        now
     }
 
     #[test]
@@ -197,15 +198,27 @@ mod tests {
     }
 
     #[test]
-    fn limit_falls_until_the_queue_of_the_api_server_is_short() {
-        // Given an API server that takes 2 ms for a write if it is idle,
-        let mut limit = InFlightLimit::new();
-        let start = Instant::now();
-        limit.record(&write("pods"), Response::Processed, millis(2), 1, start);
+    fn limit_falls_to_the_initial_one_while_writes_queue_in_the_api_server() {
+        // Given an API server that was far away, and idle,
+        let (mut limit, start) = (InFlightLimit::new(), Instant::now());
+        for _ in 0..10_000 {
+            limit.record(&write("pods"), Response::Processed, millis(5), limit.limit(), start);
+        }
+        assert!(limit.limit() > 100, "{}", limit.limit());
 
-        // when it is saturated, then few writes wait in it.
-        limit_after(&mut limit, 2, 2_000, start);
-        assert_eq!(limit.limit(), 8);
+        // when it is saturated, then fewer writes wait in it, but as many as at first.
+        saturate(&mut limit, 2, 5_000, start);
+        assert_eq!(limit.limit(), 32);
+    }
+
+    #[test]
+    fn limit_below_the_initial_one_is_kept_while_writes_queue_in_the_api_server() {
+        let (mut limit, start) = (InFlightLimit::new(), Instant::now());
+        limit.record(&write("pods"), Response::Processed, millis(2), 1, start);
+        limit.record(&write("pods"), Response::Overloaded, millis(1), 1, start);
+
+        saturate(&mut limit, 2, 1_000, start);
+        assert_eq!(limit.limit(), 16);
     }
 
     #[test]
