@@ -28,7 +28,7 @@ pub enum LoadError {
     Violation {
         /// Time since the start of the run, in seconds.
         seconds: f64,
-        /// What happened.
+        /// The change that broke it.
         violation: Violation,
     },
     /// The run takes too long.
@@ -36,7 +36,7 @@ pub enum LoadError {
     TimedOut {
         /// Maximum time of a run.
         timeout: Duration,
-        /// What is missing, for display.
+        /// The objects that are not done, for display.
         missing: String,
     },
     /// No manager reports that it uses the ClusterQueues.
@@ -57,7 +57,7 @@ pub enum LoadError {
     /// A file can't be read or written.
     #[error("failed to {what} {}: {source}", path.display())]
     File {
-        /// What is done to it.
+        /// Verb of the failed operation.
         what: &'static str,
         /// Its path.
         path: PathBuf,

@@ -2,7 +2,7 @@
 //! server sets, and checks at every change that quota is not exceeded.
 //!
 //! Only the API `kueue.x-k8s.io/v1beta2` is used, so that it works with any manager that serves it.
-//! What decides is pure: [`scenario`], [`plan`], [`progress`], [`report`] and [`ratios`]. The
+//! The parts that decide are pure: [`scenario`], [`plan`], [`progress`], [`report`] and [`ratios`]. The
 //! [`session`] connects it to an API server.
 
 #![allow(clippy::disallowed_methods, reason = "load is measured in real time")]

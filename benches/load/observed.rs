@@ -16,7 +16,7 @@ use super::progress::{Holding, Standing};
 
 /// A kind that is watched.
 pub trait Watched: Clone + DeserializeOwned + Send + 'static {
-    /// Where its objects are in the API.
+    /// Path of its objects in the API.
     const RESOURCE: Resource;
 
     /// Returns identity and version.

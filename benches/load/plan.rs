@@ -35,7 +35,7 @@ pub struct PlannedQueue {
     pub nominal: Amount,
     /// Maximum that it borrows, in milli-CPU. `None`: no limit.
     pub borrowing_limit: Option<Amount>,
-    /// Who may be preempted.
+    /// Workloads that may be preempted.
     pub preemption: Preemption,
 }
 
@@ -44,7 +44,7 @@ pub struct PlannedQueue {
 pub struct PlannedClass {
     /// Name.
     pub name: String,
-    /// What is created.
+    /// Kind of the objects.
     pub kind: Kind,
     /// Request of each pod, in milli-CPU.
     pub cpu: Amount,
@@ -94,6 +94,11 @@ impl LoadPlan {
             finish_after_created: scenario.finish_after_created.as_ref().and_then(class_named),
             stop_after_finished: scenario.stop_after_finished,
         }
+    }
+
+    /// Returns the number of cohorts.
+    pub fn cohorts(&self) -> usize {
+        self.queues.iter().map(|queue| queue.cohort + 1).max().unwrap_or(0)
     }
 
     /// Returns the kinds of its objects, each once.

@@ -16,7 +16,7 @@ const CURVE_POINTS: u32 = 200;
 pub struct Report {
     /// Name of the scenario.
     pub scenario: String,
-    /// What made the writes.
+    /// Source of the writes.
     pub form: Form,
     /// Fraction of the scenario that was run.
     pub scale: f64,
@@ -48,7 +48,7 @@ pub struct Report {
     pub samples: Vec<Sample>,
 }
 
-/// What makes the writes of a run.
+/// Source of the writes of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Form {

@@ -19,7 +19,7 @@ pub const SCENARIOS: [&str; 7] = ["baseline", "large-scale", "jobs-burst", "jobs
 /// Flags of the manager: it logs as in production.
 const MANAGER_FLAGS: [&str; 1] = ["--log-level=info"];
 
-/// What the suite runs.
+/// Options of the suite.
 #[derive(Debug)]
 pub struct SuiteOptions {
     /// Names of the scenarios; all if empty.

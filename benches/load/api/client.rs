@@ -113,7 +113,7 @@ pub struct Write {
     pub namespace: String,
     /// Name of the object.
     pub name: String,
-    /// Whether the patch is of the status.
+    /// True for a patch of the status.
     pub is_status: bool,
     /// A JSON patch if it is a list, and a merge patch otherwise.
     pub patch: Value,

@@ -15,7 +15,7 @@ pub const FLAVOR: &str = "load";
 /// The only resource that has quota.
 pub const CPU: &str = "cpu";
 
-/// Where objects of a kind are in the API.
+/// Path of the objects of a kind in the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource {
     /// Path of the group and version.

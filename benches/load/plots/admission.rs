@@ -1,11 +1,11 @@
 //! Time to admission by class, as the fraction of objects that were admitted within a time.
 
-use plotters::chart::ChartBuilder;
+use plotters::chart::{ChartBuilder, SeriesLabelPosition};
 use plotters::prelude::{IntoLogRange, PathElement};
 use plotters::series::LineSeries;
 use plotters::style::Color;
 
-use super::style::{COLORS, FONTS, GRID, INK, LABEL, LINE, MARGIN, TITLE, picture};
+use super::style::{Area, COLORS, FONTS, GRID, INK, LABEL, LINE, MARGIN, TITLE, legend};
 use super::{DrawError, title};
 use crate::report::{ClassReport, Report};
 
@@ -13,15 +13,13 @@ use crate::report::{ClassReport, Report};
 const SHORTEST: f64 = 1.0;
 
 /// Draws the distribution of each class.
-pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
+pub(super) fn draw(report: &Report, area: &Area<'_>) -> Result<bool, DrawError> {
     let classes: Vec<&ClassReport> = report.time_to_admission.iter().filter(|class| class.admitted > 0).collect();
     let longest = classes.iter().map(|class| class.max).fold(10.0 * SHORTEST, f64::max);
-    let mut svg = String::new();
     if classes.is_empty() {
-        return Ok(svg);
+        return Ok(false);
     }
-    let area = picture(&mut svg)?;
-    let mut chart = ChartBuilder::on(&area)
+    let mut chart = ChartBuilder::on(area)
         .caption(title(report, "time to admission"), (FONTS, TITLE, &INK))
         .margin(MARGIN)
         .x_label_area_size(45)
@@ -45,18 +43,8 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
             .label(label)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
     }
-    let paper = plotters::style::WHITE.mix(0.85);
-    chart
-        .configure_series_labels()
-        .position(plotters::chart::SeriesLabelPosition::UpperLeft)
-        .background_style(paper)
-        .border_style(GRID)
-        .label_font((FONTS, LABEL, &INK))
-        .draw()?;
-    area.present()?;
-    drop(chart);
-    drop(area);
-    Ok(svg)
+    legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
+    Ok(true)
 }
 
 /// Formats milliseconds.

@@ -4,7 +4,7 @@ use plotters::chart::ChartBuilder;
 use plotters::element::Circle;
 use plotters::style::Color;
 
-use super::style::{COLORS, FONTS, GRID, INK, LABEL, MARGIN, TITLE, axis_end, picture};
+use super::style::{Area, COLORS, FONTS, GRID, INK, LABEL, MARGIN, TITLE, axis_end};
 use super::{DrawError, title};
 use crate::report::{Report, Sample};
 
@@ -12,17 +12,15 @@ use crate::report::{Report, Sample};
 const MIB: f64 = 1_048_576.0;
 
 /// Draws one point for each sample.
-pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
+pub(super) fn draw(report: &Report, area: &Area<'_>) -> Result<bool, DrawError> {
     let point = |sample: &Sample| Some((sample.created as f64, sample.manager_bytes? as f64 / MIB));
     let points: Vec<(f64, f64)> = report.samples.iter().filter_map(point).collect();
-    let mut svg = String::new();
     if points.is_empty() {
-        return Ok(svg);
+        return Ok(false);
     }
     let (objects, memory) =
         points.iter().fold((0.0, 0.0), |most: (f64, f64), point| (most.0.max(point.0), most.1.max(point.1)));
-    let area = picture(&mut svg)?;
-    let mut chart = ChartBuilder::on(&area)
+    let mut chart = ChartBuilder::on(area)
         .caption(title(report, "memory of the manager"), (FONTS, TITLE, &INK))
         .margin(MARGIN)
         .x_label_area_size(45)
@@ -39,8 +37,5 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
         .y_label_formatter(&|memory: &f64| format!("{memory:.0}"))
         .draw()?;
     chart.draw_series(points.into_iter().map(|point| Circle::new(point, 4, COLORS[0].filled())))?;
-    area.present()?;
-    drop(chart);
-    drop(area);
-    Ok(svg)
+    Ok(true)
 }

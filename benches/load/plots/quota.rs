@@ -1,11 +1,11 @@
 //! Use of quota over time, next to the number of pending Workloads.
 
-use plotters::chart::ChartBuilder;
+use plotters::chart::{ChartBuilder, SeriesLabelPosition};
 use plotters::prelude::PathElement;
 use plotters::series::LineSeries;
 use plotters::style::Color;
 
-use super::style::{COLORS, FONTS, GRID, INK, LABEL, LINE, MARGIN, TITLE, axis_end, picture};
+use super::style::{Area, COLORS, FONTS, GRID, INK, LABEL, LINE, MARGIN, TITLE, axis_end, legend};
 use super::{DrawError, title};
 use crate::report::{Form, Report};
 
@@ -13,13 +13,11 @@ use crate::report::{Form, Report};
 const ROOM: f64 = 1.25;
 
 /// Draws the samples of a run; a floor has no quota.
-pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
-    let mut svg = String::new();
-    let Some(last) = report.samples.last().filter(|_| report.form == Form::Run) else { return Ok(svg) };
+pub(super) fn draw(report: &Report, area: &Area<'_>) -> Result<bool, DrawError> {
+    let Some(last) = report.samples.last().filter(|_| report.form == Form::Run) else { return Ok(false) };
     let most = report.samples.iter().map(|sample| sample.pending as f64).fold(0.0, f64::max);
     let seconds = 0.0..axis_end(last.second);
-    let area = picture(&mut svg)?;
-    let mut chart = ChartBuilder::on(&area)
+    let mut chart = ChartBuilder::on(area)
         .caption(title(report, "use of quota"), (FONTS, TITLE, &INK))
         .margin(MARGIN)
         .x_label_area_size(45)
@@ -54,17 +52,8 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
         .draw_secondary_series(LineSeries::new(points, pending))?
         .label("pending Workloads")
         .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], pending));
-    chart
-        .configure_series_labels()
-        .position(plotters::chart::SeriesLabelPosition::UpperRight)
-        .background_style(plotters::style::WHITE.mix(0.85))
-        .border_style(GRID)
-        .label_font((FONTS, LABEL, &INK))
-        .draw()?;
-    area.present()?;
-    drop(chart);
-    drop(area);
-    Ok(svg)
+    legend(&mut chart, SeriesLabelPosition::UpperRight)?;
+    Ok(true)
 }
 
 /// Formats a fraction; the room for the legend has no labels.

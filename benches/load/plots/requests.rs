@@ -7,7 +7,7 @@ use plotters::element::{EmptyElement, Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoFont, RGBColor, TextStyle};
 
-use super::style::{COLORS, FONTS, GRID, INK, LABEL, MARGIN, TITLE, axis_end, picture};
+use super::style::{Area, COLORS, FONTS, GRID, INK, LABEL, MARGIN, TITLE, axis_end, legend};
 use super::{DrawError, title};
 use crate::report::Report;
 
@@ -29,13 +29,11 @@ struct Bar {
 }
 
 /// Draws the most frequent kinds of requests.
-pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
+pub(super) fn draw(report: &Report, area: &Area<'_>) -> Result<bool, DrawError> {
     let bars = bars(&report.requests, &report.own_requests);
-    let mut svg = String::new();
-    let Some(most) = bars.iter().map(|bar| bar.others + bar.own).max() else { return Ok(svg) };
+    let Some(most) = bars.iter().map(|bar| bar.others + bar.own).max() else { return Ok(false) };
     let rows = bars.len() as f64;
-    let area = picture(&mut svg)?;
-    let mut chart = ChartBuilder::on(&area)
+    let mut chart = ChartBuilder::on(area)
         .caption(title(report, "requests"), (FONTS, TITLE, &INK))
         .margin(MARGIN)
         .margin_right(70)
@@ -67,17 +65,8 @@ pub(super) fn draw(report: &Report) -> Result<String, DrawError> {
         let at = (count as f64, row as f64 + 0.5);
         EmptyElement::at(at) + Text::new(count.to_string(), (6, 0), label(HPos::Left))
     }))?;
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::LowerRight)
-        .background_style(plotters::style::WHITE.mix(0.85))
-        .border_style(GRID)
-        .label_font((FONTS, LABEL, &INK))
-        .draw()?;
-    area.present()?;
-    drop(chart);
-    drop(area);
-    Ok(svg)
+    legend(&mut chart, SeriesLabelPosition::LowerRight)?;
+    Ok(true)
 }
 
 /// Returns the most frequent kinds of requests, the most frequent first.

@@ -1,8 +1,11 @@
 //! Common look of the charts.
 
 use plotters::backend::SVGBackend;
+use plotters::chart::{ChartContext, SeriesLabelPosition};
 use plotters::coord::Shift;
-use plotters::prelude::{DrawingArea, IntoDrawingArea, RGBColor};
+use plotters::coord::cartesian::Cartesian2d;
+use plotters::coord::ranged1d::Ranged;
+use plotters::prelude::{Color, DrawingArea, IntoDrawingArea, RGBColor};
 
 use super::DrawError;
 
@@ -29,11 +32,33 @@ const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 pub(super) const COLORS: [RGBColor; 4] =
     [RGBColor(0x3b, 0x82, 0xc4), RGBColor(0xf0, 0xa0, 0x30), RGBColor(0x1b, 0x8a, 0x5a), RGBColor(0x9b, 0x59, 0xb6)];
 
+/// A picture that a chart is drawn on.
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
 /// Returns an empty picture, drawn into the string.
-pub(super) fn picture(svg: &mut String) -> Result<DrawingArea<SVGBackend<'_>, Shift>, DrawError> {
+pub(super) fn picture(svg: &mut String) -> Result<Area<'_>, DrawError> {
     let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     area.fill(&PAPER)?;
     Ok(area)
+}
+
+/// Draws the names of the series.
+pub(super) fn legend<'a, X, Y>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
+    position: SeriesLabelPosition,
+) -> Result<(), DrawError>
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    chart
+        .configure_series_labels()
+        .position(position)
+        .background_style(PAPER.mix(0.85))
+        .border_style(GRID)
+        .label_font((FONTS, LABEL, &INK))
+        .draw()?;
+    Ok(())
 }
 
 /// Returns the upper end of an axis for values up to this one.

@@ -76,9 +76,9 @@ pub enum Violation {
     AdmittedTwice {
         /// Namespace and name of the Workload.
         workload: String,
-        /// What it held, for display.
+        /// The quota that it held, for display.
         before: String,
-        /// What it holds, for display.
+        /// The quota that it holds, for display.
         after: String,
     },
 }
@@ -105,8 +105,7 @@ struct Account {
 impl QuotaInvariants {
     /// Creates the check of a run.
     pub fn new(plan: &LoadPlan) -> Self {
-        let cohorts = plan.queues.iter().map(|queue| queue.cohort + 1).max().unwrap_or(0);
-        let mut nominal = vec![Amount::ZERO; cohorts];
+        let mut nominal = vec![Amount::ZERO; plan.cohorts()];
         for queue in &plan.queues {
             nominal[queue.cohort] = nominal[queue.cohort].plus(queue.nominal);
         }

@@ -31,8 +31,7 @@ struct CohortUse {
 impl QuotaUse {
     /// Creates the measurement of a run that starts at time zero.
     pub fn new(plan: &LoadPlan) -> Self {
-        let count = plan.queues.iter().map(|queue| queue.cohort + 1).max().unwrap_or(0);
-        let mut cohorts = vec![CohortUse::default(); count];
+        let mut cohorts = vec![CohortUse::default(); plan.cohorts()];
         for queue in &plan.queues {
             cohorts[queue.cohort].nominal += float(queue.nominal);
         }

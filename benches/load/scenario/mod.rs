@@ -83,12 +83,12 @@ pub struct ClusterQueues {
     /// Scales the quota with the load.
     #[serde(default)]
     pub scale_quota: bool,
-    /// Who may be preempted.
+    /// Workloads that may be preempted.
     #[serde(default)]
     pub preemption: Preemption,
 }
 
-/// Who may be preempted for a Workload of a ClusterQueue.
+/// Workloads that may be preempted for one of a ClusterQueue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Preemption {
@@ -130,7 +130,7 @@ pub enum WithinClusterQueue {
 pub struct Class {
     /// Name, a lowercase DNS label.
     pub name: String,
-    /// What is created.
+    /// Kind of the objects.
     #[serde(default)]
     pub kind: Kind,
     /// Number of objects for each ClusterQueue.
@@ -181,7 +181,7 @@ impl Kind {
 pub struct After {
     /// Name of the other class, which is listed before.
     pub class: String,
-    /// What all its objects are.
+    /// Stage that all its objects have reached.
     pub is: Stage,
 }
 

@@ -35,7 +35,7 @@ pub(super) enum Observation {
         kind: Kind,
         /// Its identity.
         metadata: ObservedMeta,
-        /// Whether it counts as admitted.
+        /// True if it counts as admitted.
         is_open: bool,
         /// Time of the observation.
         at: Duration,

@@ -26,7 +26,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of observations that the run has not processed.
 const QUEUED_OBSERVATIONS: usize = 65_536;
 
-/// How a run is made.
+/// Limits of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionOptions {
     /// Maximum number of creations in flight, and of other writes.
@@ -71,7 +71,7 @@ pub async fn floor(
     session.measure(Writes::OfTool(manager)).await
 }
 
-/// What makes the writes of a manager.
+/// Source of the writes of a manager.
 enum Writes {
     /// The manager with this process id.
     OfManager(u32),

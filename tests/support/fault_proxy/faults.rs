@@ -46,7 +46,7 @@ impl Fault {
     pub const OF_WATCHES: [Self; 3] = [Self::ClosedWatch, Self::DroppedWatch, Self::ExpiredWatch];
 }
 
-/// What a proxy does with a request.
+/// Treatment of a request by a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Treatment {
     /// Forwards it.

@@ -29,7 +29,7 @@ struct Watch<C> {
     body: Body,
     end: Instant,
     fault: Fault,
-    /// What was forwarded so far ends with a whole event.
+    /// The forwarded bytes end with a whole event.
     is_between_events: bool,
     count: C,
 }
