@@ -45,8 +45,11 @@ const LOWEST_LATENCY_PERIOD: Duration = Duration::from_mins(5);
 /// Response to a write, as far as it shows how loaded the API server is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Response {
-    /// The write was accepted or rejected.
-    Processed,
+    /// The write was accepted.
+    Accepted,
+    /// The write was rejected. Its latency shows nothing: it may have been rejected before it was
+    /// stored.
+    Rejected,
     /// The API server refused to process the write now (HTTP 429, 503, 504), or did not respond.
     Overloaded,
 }
@@ -91,8 +94,11 @@ impl InFlightLimit {
             self.halve(now);
             return ApiServerLoad::High;
         }
+        if response == Response::Rejected {
+            return self.load();
+        }
         self.average(write, latency, now);
-        if self.slowdown >= HIGH_SLOWDOWN {
+        if self.load() == ApiServerLoad::High {
             self.limit = (self.limit - DECREASE).max(self.limit.min(INITIAL_LIMIT));
             return ApiServerLoad::High;
         }
@@ -101,6 +107,10 @@ impl InFlightLimit {
             self.limit = (self.limit + 1.0 / self.limit).min(MAX_LIMIT);
         }
         ApiServerLoad::Low
+    }
+
+    fn load(&self) -> ApiServerLoad {
+        if self.slowdown >= HIGH_SLOWDOWN { ApiServerLoad::High } else { ApiServerLoad::Low }
     }
 
     fn average(&mut self, write: &Write, latency: Duration, now: Instant) {
@@ -174,7 +184,7 @@ mod tests {
         for _ in 0..responses {
             now += millis(service);
             let queued = u64::try_from(limit.limit()).expect("small");
-            limit.record(&write("pods"), Response::Processed, millis(service * queued), limit.limit(), now);
+            limit.record(&write("pods"), Response::Accepted, millis(service * queued), limit.limit(), now);
         }
     }
 
@@ -182,7 +192,7 @@ mod tests {
     fn limit_grows_while_latency_stays() {
         let (mut limit, now) = (InFlightLimit::new(), Instant::now());
         for _ in 0..100_000 {
-            let load = limit.record(&write("pods"), Response::Processed, millis(5), limit.limit(), now);
+            let load = limit.record(&write("pods"), Response::Accepted, millis(5), limit.limit(), now);
             assert_eq!(load, ApiServerLoad::Low);
         }
         assert_eq!(limit.limit(), 256);
@@ -192,7 +202,7 @@ mod tests {
     fn limit_that_is_not_used_does_not_grow() {
         let (mut limit, now) = (InFlightLimit::new(), Instant::now());
         for _ in 0..1_000 {
-            limit.record(&write("pods"), Response::Processed, millis(5), 3, now);
+            limit.record(&write("pods"), Response::Accepted, millis(5), 3, now);
         }
         assert_eq!(limit.limit(), 32);
     }
@@ -202,7 +212,7 @@ mod tests {
         // Given an API server that was far away, and idle,
         let (mut limit, start) = (InFlightLimit::new(), Instant::now());
         for _ in 0..10_000 {
-            limit.record(&write("pods"), Response::Processed, millis(5), limit.limit(), start);
+            limit.record(&write("pods"), Response::Accepted, millis(5), limit.limit(), start);
         }
         assert!(limit.limit() > 100, "{}", limit.limit());
 
@@ -214,7 +224,7 @@ mod tests {
     #[test]
     fn limit_below_the_initial_one_is_kept_while_writes_queue_in_the_api_server() {
         let (mut limit, start) = (InFlightLimit::new(), Instant::now());
-        limit.record(&write("pods"), Response::Processed, millis(2), 1, start);
+        limit.record(&write("pods"), Response::Accepted, millis(2), 1, start);
         limit.record(&write("pods"), Response::Overloaded, millis(1), 1, start);
 
         saturate(&mut limit, 2, 1_000, start);
@@ -239,9 +249,19 @@ mod tests {
         let (mut limit, now) = (InFlightLimit::new(), Instant::now());
         for _ in 0..100 {
             for (plural, latency) in [("workloads", 2), ("pods", 80)] {
-                let load = limit.record(&write(plural), Response::Processed, millis(latency), 1, now);
+                let load = limit.record(&write(plural), Response::Accepted, millis(latency), 1, now);
                 assert_eq!(load, ApiServerLoad::Low, "{plural}");
             }
+        }
+    }
+
+    #[test]
+    fn rejected_write_is_no_measure_of_the_others() {
+        let (mut limit, now) = (InFlightLimit::new(), Instant::now());
+        for _ in 0..100 {
+            limit.record(&write("jobs"), Response::Rejected, millis(1), 1, now);
+            let load = limit.record(&write("jobs"), Response::Accepted, millis(8), 1, now);
+            assert_eq!(load, ApiServerLoad::Low);
         }
     }
 
@@ -250,12 +270,12 @@ mod tests {
     #[case::slower_from_now_on(21, ApiServerLoad::Low)]
     fn lowest_latency_is_forgotten_after_two_periods(#[case] minutes: u64, #[case] expected: ApiServerLoad) {
         let (mut limit, start) = (InFlightLimit::new(), Instant::now());
-        limit.record(&write("pods"), Response::Processed, millis(2), 1, start);
+        limit.record(&write("pods"), Response::Accepted, millis(2), 1, start);
 
         let mut load = ApiServerLoad::Low;
         for second in 1..=minutes * 60 {
             let now = start + Duration::from_secs(second);
-            load = limit.record(&write("pods"), Response::Processed, millis(20), 1, now);
+            load = limit.record(&write("pods"), Response::Accepted, millis(20), 1, now);
         }
 
         assert_eq!(load, expected);
@@ -265,13 +285,13 @@ mod tests {
     fn average_starts_again_after_a_pause() {
         // Given an API server whose load was high,
         let (mut limit, start) = (InFlightLimit::new(), Instant::now());
-        limit.record(&write("pods"), Response::Processed, millis(2), 1, start);
+        limit.record(&write("pods"), Response::Accepted, millis(2), 1, start);
         for _ in 0..100 {
-            limit.record(&write("pods"), Response::Processed, millis(40), 1, start);
+            limit.record(&write("pods"), Response::Accepted, millis(40), 1, start);
         }
 
         // when the next write, after a pause, is fast, then the load is low.
-        let load = limit.record(&write("pods"), Response::Processed, millis(3), 1, start + millis(1500));
+        let load = limit.record(&write("pods"), Response::Accepted, millis(3), 1, start + millis(1500));
         assert_eq!(load, ApiServerLoad::Low);
     }
 }

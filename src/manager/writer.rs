@@ -94,8 +94,9 @@ impl InFlight {
         sent_at: Instant,
     ) -> ApiServerLoad {
         let response = match result {
+            Ok(_) => Response::Accepted,
             Err(WriteError { code: None | Some(429 | 503 | 504), .. }) => Response::Overloaded,
-            _ => Response::Processed,
+            Err(_) => Response::Rejected,
         };
         let now = Instant::now();
         // Nothing panics while it holds the lock.
@@ -255,6 +256,46 @@ mod tests {
         let error = to_write_error(&target("v1", "pods", Some("ns")), StatusCode::TOO_MANY_REQUESTS, body);
 
         assert_eq!((error.code, error.message.as_str()), (Some(429), "Too many requests, please try again later."));
+    }
+
+    #[tokio::test]
+    async fn refusal_says_how_long_to_wait() {
+        let respond = |_: http::Request<Body>| async {
+            let response = http::Response::builder().status(StatusCode::TOO_MANY_REQUESTS).header(RETRY_AFTER, "2");
+            response.body(Body::from(b"Too many requests".to_vec()))
+        };
+        let client = Client::new(tower::service_fn(respond), "default");
+        let write = Write::new(target("v1", "pods", Some("ns")), WriteOp::Patch(json!({})));
+
+        let error = execute(&client, &write).await.expect_err("a refusal");
+
+        assert_eq!((error.code, error.retry_after), (Some(429), Some(SignedDuration::from_secs(2))));
+    }
+
+    #[test]
+    fn permits_follow_the_limit() {
+        // Given as many writes in flight as allowed,
+        let in_flight = InFlight::new(Metrics::default());
+        let permit = || in_flight.permits.clone().try_acquire_owned().expect("a permit");
+        let mut permits: Vec<_> = (0..32).map(|_| permit()).collect();
+        let write = Write::new(target("v1", "pods", Some("ns")), WriteOp::Patch(json!({})));
+        let mut end = |result| in_flight.end(permits.pop().expect("a write"), &write, &result, Instant::now());
+
+        // when the API server refuses one of them, then no other is sent until half of them have ended;
+        let refusal = WriteError { code: Some(429), ..WriteError::unanswered("refused".to_owned()) };
+        assert_eq!(end(Err(refusal)), ApiServerLoad::High);
+        for _ in 0..14 {
+            assert_eq!(end(Ok(WriteOutcome::Untracked)), ApiServerLoad::Low);
+        }
+        assert_eq!(in_flight.permits.available_permits(), 0);
+
+        // and when all have, then as many can be sent as the limit is.
+        for _ in 0..17 {
+            end(Ok(WriteOutcome::Untracked));
+        }
+        let limit = in_flight.state.lock().expect("the limit").limit.limit();
+        assert_eq!(in_flight.permits.available_permits(), limit);
+        assert!((16..20).contains(&limit), "{limit}");
     }
 
     #[rstest]

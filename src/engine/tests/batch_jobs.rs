@@ -52,6 +52,19 @@ fn job_is_admitted_runs_and_finishes() {
 }
 
 #[test]
+fn ungating_that_is_lost_is_repeated() {
+    // Given a Job whose pod is ungated by a write that never arrives,
+    let mut plane = control_plane(Settings::default(), "1");
+    plane.drop_next_write.insert("Pod");
+    put_job(&mut plane, "sum", "low", json!({"parallelism": 1, "completions": 1}));
+
+    // when ten seconds pass, then it runs, although the API server could still execute that write.
+    plane.advance(10);
+    assert!(plane.drop_next_write.is_empty(), "the write was sent");
+    assert_eq!(plane.running_and_gated("sum"), (1, 0));
+}
+
+#[test]
 fn quota_is_released_as_pods_of_a_job_complete() {
     // Given a Job with parallelism 3 and completions 4,
     let mut plane = control_plane(Settings::default(), "3");

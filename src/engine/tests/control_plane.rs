@@ -48,6 +48,10 @@ pub(super) struct ControlPlane {
     /// Kind whose responses and watch events are withheld until [`deliver_withheld`](Self::deliver_withheld).
     pub(super) silenced_kind: Option<&'static str>,
     withheld_inputs: Vec<EngineInput>,
+    /// Kinds whose next write is lost on its way to the API server.
+    pub(super) drop_next_write: BTreeSet<&'static str>,
+    /// Load of the API server.
+    pub(super) load: ApiServerLoad,
     /// Kinds whose next write fails, as on an overloaded server.
     pub(super) fail_next_write: BTreeSet<&'static str>,
     /// Kind whose creation is forbidden.
@@ -76,6 +80,8 @@ impl ControlPlane {
             delayed_writes: Vec::new(),
             silenced_kind: None,
             withheld_inputs: Vec::new(),
+            drop_next_write: BTreeSet::new(),
+            load: ApiServerLoad::Low,
             fail_next_write: BTreeSet::new(),
             forbidden_creation: None,
             forbidden_creations: BTreeMap::new(),
@@ -264,7 +270,7 @@ impl ControlPlane {
             self.withheld_inputs.extend(self.engine_inputs.drain(delivered..));
             result = result.and_then(|_| Err(WriteError::unanswered("the connection is gone".to_owned())));
         }
-        self.engine_inputs.push(EngineInput::Written { id, write: Box::new(write), result, load: ApiServerLoad::Low });
+        self.engine_inputs.push(EngineInput::Written { id, write: Box::new(write), result, load: self.load });
     }
 
     fn execute(&mut self, write: &Write) -> Result<WriteOutcome, WriteError> {
@@ -275,6 +281,9 @@ impl ControlPlane {
             target_not_found: code == 404,
             retry_after: None,
         };
+        if self.drop_next_write.remove(name.0.as_str()) {
+            return Err(WriteError::unanswered("the connection is gone".to_owned()));
+        }
         if self.fail_next_write.remove(name.0.as_str()) {
             return Err(rejected(500, "it is overloaded"));
         }

@@ -1,7 +1,10 @@
 //! Statuses of queues and conditions of pending Workloads give way to writes that decide.
 
+use rstest::rstest;
+
 use super::control_plane::ControlPlane;
 use super::fixtures::{control_plane, put_cluster};
+use crate::ApiServerLoad;
 use sluice_queue::Settings;
 
 /// Returns whether the pending slice is reported on itself, and in the status of its ClusterQueue.
@@ -27,4 +30,27 @@ fn reports_wait_while_a_decision_is_in_flight_but_not_for_ever() {
     // and when one second has passed for each of the reports, then all are written.
     plane.advance(5);
     assert_eq!(reports(&plane, "second"), (true, true));
+}
+
+#[rstest]
+#[case::fast(ApiServerLoad::Low, true)]
+#[case::slow(ApiServerLoad::High, false)]
+fn few_reports_are_written_while_the_api_server_is_slow(#[case] load: ApiServerLoad, #[case] all: bool) {
+    // Given a cluster that fills its queue,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_cluster(&mut plane, "first", "low", 1);
+    plane.load = load;
+    plane.advance(30);
+
+    // when four others are pending, then all are reported soon if the API server is fast, and later if it is not.
+    let pending = ["a", "b", "c", "d"];
+    pending.iter().for_each(|name| put_cluster(&mut plane, name, "low", 1));
+    let is_reported = |plane: &ControlPlane| {
+        let is_reported = |name: &&str| plane.slice_condition(name, "QuotaReserved").is_some();
+        pending.iter().all(is_reported)
+    };
+    plane.advance(3);
+    assert_eq!(is_reported(&plane), all);
+    plane.advance(60);
+    assert!(is_reported(&plane));
 }
