@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use k8s_openapi::api::batch::v1::{Job as BatchJob, JobCondition, JobSpec};
+use k8s_openapi::api::batch::v1::{Job as BatchJob, JobCondition, JobSpec, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
@@ -118,36 +118,35 @@ impl GenericJob for BatchJobAdapter<'_> {
         vec![members::build_member(identity, &self.pods, Arc::new(groups(self.job)), self.known_templates)]
     }
 
-    /// The pod template is mutable only while the Job is suspended and `status.startTime` is not
-    /// set, so the start time is reset first, as Kueue does.
-    fn suspend_template(&self) -> Option<Write> {
-        if self.has_gated_template() || !self.is_suspended() || !self.wants_to_run() {
-            return None;
-        }
-        let status = self.job.status.as_ref();
-        if status.is_some_and(|status| status.active.unwrap_or(0) > 0) {
-            return None;
-        }
-        if status.is_some_and(|status| status.start_time.is_some()) {
-            let mut stopped = status.cloned().unwrap_or_default();
-            stopped.start_time = None;
-            return Write::patch_status_from(self.job, status, &stopped);
-        }
-        self.patch_spec(|spec| scheduling_gate::add(spec.template.spec.get_or_insert_default()))
-    }
-
-    /// The gate stays closed until the template has the scheduling gate.
+    /// Opens the gate and adds the scheduling gate to the template in one write, unless the
+    /// mutating webhook added it. The template is mutable only while the Job is suspended and
+    /// `status.startTime` is not set, so the start time is reset first, as Kueue does.
     fn set_gate(&self, _: &str, gate: Gate) -> Option<Write> {
-        if gate == Gate::Open && !self.has_gated_template() {
-            return None;
+        if gate == Gate::Closed {
+            return self.patch_spec(|spec| spec.suspend = Some(true));
         }
-        self.patch_spec(|spec| spec.suspend = Some(gate == Gate::Closed))
+        let is_gated = self.has_gated_template();
+        if let Some(status) = self.job.status.as_ref().filter(|_| !is_gated) {
+            if status.active.unwrap_or(0) > 0 {
+                return None;
+            }
+            if status.start_time.is_some() {
+                let stopped = JobStatus { start_time: None, ..status.clone() };
+                return Write::patch_status_from(self.job, Some(status), &stopped);
+            }
+        }
+        self.patch_spec(|spec| {
+            if !is_gated {
+                scheduling_gate::add(spec.template.spec.get_or_insert_default());
+            }
+            spec.suspend = Some(false);
+        })
     }
 
     /// Pods created before the template had its scheduling gate run ungated: the Job controller may
     /// observe the Job only after it was suspended, gated and opened.
     fn ungated_overrun(&self, member: &Member, share: &MemberShare) -> Option<String> {
-        if !self.has_gated_template() {
+        if member.is_open && !self.has_gated_template() {
             let why = "its pod template has no scheduling gate, so more pods could run than its slice covers";
             return Some(why.to_owned());
         }
@@ -280,4 +279,65 @@ fn min_parallelism(job: &BatchJob, parallelism: i32) -> Result<Option<u32>, Dema
     let Some(text) = job.annotations().get(MIN_PARALLELISM_ANNOTATION) else { return Ok(None) };
     let fewest = text.parse::<u32>().ok().filter(|fewest| (1..parallelism.unsigned_abs()).contains(fewest));
     fewest.map(Some).ok_or_else(|| DemandError::MinParallelism { value: text.clone(), most: parallelism - 1 })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+    use sluice_api::kueue::names::ELASTIC_JOB_GATE;
+    use sluice_plan::WriteOp;
+
+    use super::*;
+
+    /// Returns the operation that sets the gate of a Job with these fields.
+    fn set_gate(gate: Gate, suspend: bool, gates: Value, status: Value) -> Option<WriteOp> {
+        let job: BatchJob = serde_json::from_value(json!({
+            "metadata": {"name": "sum", "namespace": "team", "uid": "1", "resourceVersion": "7"},
+            "spec": {"suspend": suspend, "template": {"spec": {"containers": [], "schedulingGates": gates}}},
+            "status": status,
+        }))
+        .expect("a Job");
+        let (pods, templates) = (
+            MemberPods { observed: Vec::new(), expected: Vec::new(), unanswered_ungatings: Default::default() },
+            KnownTemplates::from_workloads([]),
+        );
+        Some(BatchJobAdapter::new(&job, pods, &templates).set_gate("sum", gate)?.op)
+    }
+
+    fn gates(names: &[&str]) -> Value {
+        names.iter().map(|name| json!({"name": name})).collect()
+    }
+
+    fn patch(spec: Value) -> Option<WriteOp> {
+        Some(WriteOp::Patch(json!({"metadata": {"resourceVersion": "7"}, "spec": spec})))
+    }
+
+    fn gated(names: &[&str]) -> Value {
+        json!({"suspend": false, "template": {"spec": {"schedulingGates": gates(names)}}})
+    }
+
+    #[rstest]
+    #[case::without_the_webhook(&[], json!({}), patch(gated(&[ELASTIC_JOB_GATE])))]
+    #[case::other_gates_stay(&["topology"], json!({}), patch(gated(&["topology", ELASTIC_JOB_GATE])))]
+    #[case::gated_by_the_webhook(&[ELASTIC_JOB_GATE, "topology"], json!({}), patch(json!({"suspend": false})))]
+    #[case::resumed(&[ELASTIC_JOB_GATE], json!({"startTime": "2026-01-01T00:00:00Z"}), patch(json!({"suspend": false})))]
+    #[case::immutable_template(
+        &[],
+        json!({"startTime": "2026-01-01T00:00:00Z"}),
+        Some(WriteOp::PatchStatus(json!({"metadata": {"resourceVersion": "7"}, "status": {"startTime": null}}))),
+    )]
+    #[case::pods_still_run(&[], json!({"active": 1}), None)]
+    fn job_is_resumed_only_with_a_gated_template(
+        #[case] before: &[&str],
+        #[case] status: Value,
+        #[case] expected: Option<WriteOp>,
+    ) {
+        assert_eq!(set_gate(Gate::Open, true, gates(before), status), expected);
+    }
+
+    #[test]
+    fn template_stays_as_it_is_when_a_job_is_suspended() {
+        assert_eq!(set_gate(Gate::Closed, false, gates(&[]), json!({"active": 1})), patch(json!({"suspend": true})));
+    }
 }
