@@ -17,8 +17,8 @@ use kube_core::{Resource, ResourceExt, TypeMeta};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Scope;
 use super::store::{Applied, IndexKeys, Store};
+use super::{Scope, unused_fields};
 use sluice_api::gateway_api::{Gateway, GatewayClass, HTTPRoute};
 use sluice_api::kueue::names::JOB_UID_LABEL;
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
@@ -264,19 +264,9 @@ fn apply_to<K: WatchedKind>(store: &mut Store<K>, object: Arc<K>) -> Option<Chan
     }
 }
 
-/// Wraps a received object after dropping its unused metadata; see [`strip_unused_metadata`].
+/// Wraps a received object after dropping its unused fields; see [`unused_fields::strip`].
 pub fn strip_and_wrap<K: WatchedKind>(object: K) -> Object {
-    K::wrap(strip_unused_metadata(object))
-}
-
-/// Drops unused metadata of an object: `managedFields`, which account for half of the bytes, and
-/// the annotations of a Secret, one of which contains the whole Secret after `kubectl apply`.
-pub fn strip_unused_metadata<K: WatchedKind>(mut object: K) -> Arc<K> {
-    object.meta_mut().managed_fields = None;
-    if K::kind(&()) == Secret::kind(&()) {
-        object.meta_mut().annotations = None;
-    }
-    Arc::new(object)
+    K::wrap(unused_fields::strip(object))
 }
 
 /// Returns the index key for objects of the owner with this uid.
@@ -354,23 +344,4 @@ fn ungated_for_ray_job_uid(pod: &Pod) -> Option<&str> {
 fn service_of_slice(slice: &EndpointSlice) -> IndexKeys {
     let service = slice.labels().get("kubernetes.io/service-name");
     [service.map(|name| ObjectKey::new(slice.namespace().unwrap_or_default(), name)), None]
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn managed_fields_and_secret_annotations_are_dropped() {
-        let object = json!({"metadata": {"name": "a", "annotations": {"a": "b"}, "managedFields": [{}]}});
-        let secret: SecretMeta = serde_json::from_value(object.clone()).expect("a Secret");
-        let pod: Pod = serde_json::from_value(object).expect("a Pod");
-
-        let (secret, pod) = (strip_unused_metadata(secret), strip_unused_metadata(pod));
-
-        assert_eq!((&secret.metadata.annotations, &secret.metadata.managed_fields), (&None, &None));
-        assert!(pod.metadata.annotations.is_some() && pod.metadata.managed_fields.is_none());
-    }
 }

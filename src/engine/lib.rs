@@ -22,6 +22,7 @@ mod spec_cache;
 pub mod store;
 pub mod tokens;
 mod triggers;
+pub mod unused_fields;
 mod work_queue;
 mod workload_events;
 mod writes;

@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use sluice_engine::cluster_state::{WatchedKind, strip_and_wrap, strip_unused_metadata};
-use sluice_engine::{EngineInput, Scope};
+use sluice_engine::cluster_state::{WatchedKind, strip_and_wrap};
+use sluice_engine::{EngineInput, Scope, unused_fields};
 
 /// Starts watches in the configured namespaces.
 pub(super) struct Watches {
@@ -117,7 +117,7 @@ async fn forward<K: WatchedKind>(
                 continue;
             }
             Ok(watcher::Event::InitApply(object)) => {
-                listed.push(strip_unused_metadata(object));
+                listed.push(unused_fields::strip(object));
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
