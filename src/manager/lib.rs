@@ -233,7 +233,9 @@ impl Manager {
             self.record_metrics(event);
         }
         let was_synced = self.engine.is_synced();
+        let started = Instant::now();
         let effects = self.engine.step(self.clock.now(), batch.drain(..));
+        self.metrics.record_step(started.elapsed());
         self.log_decisions();
         if self.engine.is_synced() && !was_synced {
             info!("initial lists are complete; starting to decide");

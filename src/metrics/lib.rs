@@ -2,12 +2,14 @@
 //! pkg/metrics/metrics.go), without the labels `status` and `replica_role`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use sluice_api::kueue::ClusterQueue;
@@ -37,6 +39,7 @@ pub struct Metrics {
     admitted: Family<ClusterQueueLabels, Gauge>,
     writes: Family<WriteLabels, Counter>,
     max_writes_in_flight: Gauge,
+    step_duration: Histogram,
     decision_log_failures: Counter,
 }
 
@@ -45,6 +48,8 @@ impl Default for Metrics {
         let (pending, reserving, admitted) = (Family::default(), Family::default(), Family::default());
         let writes = Family::<WriteLabels, Counter>::default();
         let (max_writes_in_flight, decision_log_failures) = (Gauge::default(), Counter::default());
+        // From 1 ms to 4 s: the shortest steps need no distinction, and the longest are a defect.
+        let step_duration = Histogram::new(exponential_buckets(0.001, 2.0, 13));
         let mut registry = Registry::default();
         registry.register("kueue_pending_workloads", "Number of pending workloads, by ClusterQueue", pending.clone());
         registry.register(
@@ -64,6 +69,11 @@ impl Default for Metrics {
             max_writes_in_flight.clone(),
         );
         registry.register(
+            "sluice_step_duration_seconds",
+            "Time of one step, which observes what has changed, decides and plans, and during which no other step starts",
+            step_duration.clone(),
+        );
+        registry.register(
             "sluice_decision_log_failures",
             "Failed writes to the decision log",
             decision_log_failures.clone(),
@@ -75,6 +85,7 @@ impl Default for Metrics {
             admitted,
             writes,
             max_writes_in_flight,
+            step_duration,
             decision_log_failures,
         }
     }
@@ -104,6 +115,11 @@ impl Metrics {
     /// Sets the number of writes that can be in flight.
     pub fn set_max_writes_in_flight(&self, limit: usize) {
         self.max_writes_in_flight.set(i64::try_from(limit).unwrap_or(i64::MAX));
+    }
+
+    /// Records the time that one step took.
+    pub fn record_step(&self, duration: Duration) {
+        self.step_duration.observe(duration.as_secs_f64());
     }
 
     /// Counts a failed write to the decision log.
