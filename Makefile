@@ -34,8 +34,9 @@ REPEATED_SEEDS ?= 100
 REPEATED_FIRST ?= 0
 SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) INCREMENTAL_SEEDS=$(INCREMENTAL_SEEDS) INCREMENTAL_FIRST=$(INCREMENTAL_FIRST) REPEATED_SEEDS=$(REPEATED_SEEDS) REPEATED_FIRST=$(REPEATED_FIRST)
 
-# Results of the load.
+# Results of the load, and the fraction of each scenario that is run: by default its short form.
 LOAD_DIR ?= $(TARGET)/load
+LOAD_SCALE ?= $(if $(FULL),1)
 
 # Clients parse the API server's version and refuse a server without one.
 VERSION_PACKAGE := k8s.io/component-base/version
@@ -171,9 +172,9 @@ bench: ## Measure the queue core, and the manager under load on a real control p
 bench-queue: ## Measure the queue core. ARGS="baseline --scale 0.1" runs a part of one shape.
 	cargo bench --locked --workspace --bench queue -- $(ARGS)
 
-bench-load: testenv ## Measure the manager under load. LOAD="deep mass" names scenarios, FULL=1 runs them whole, LOAD_DIR=DIR receives the results.
+bench-load: testenv ## Measure the manager under load. LOAD="deep mass" names scenarios, FULL=1 runs them whole, LOAD_SCALE=0.25 a part, LOAD_DIR=DIR receives the results.
 	cargo build --release --locked --workspace --bin sluice --bin load
-	$(TARGET)/release/load suite $(if $(FULL),--full) --manager $(TARGET)/release/sluice --output $(LOAD_DIR) $(LOAD)
+	$(TARGET)/release/load suite $(if $(LOAD_SCALE),--scale $(LOAD_SCALE)) --manager $(TARGET)/release/sluice --output $(LOAD_DIR) $(LOAD)
 
 lint: $(BIN)/cargo-deny $(SLUICE_CACHE)/typos tidy ## Check formatting, spelling, clippy, rustdoc, licenses, duplicates, layers and wording.
 	$(SLUICE_CACHE)/typos/bin/typos

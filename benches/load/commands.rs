@@ -54,9 +54,9 @@ enum Command {
     Suite {
         /// Scenarios to run; all if omitted
         names: Vec<String>,
-        /// Run the whole scenarios instead of their short forms
-        #[arg(long)]
-        full: bool,
+        /// Fraction of each scenario to run, above 0 and at most 1; its short form if omitted
+        #[arg(long, value_parser = factor)]
+        scale: Option<f64>,
         /// Binary of the manager
         #[arg(long, default_value = "target/release/sluice")]
         manager: PathBuf,
@@ -130,8 +130,8 @@ pub async fn execute(command_line: CommandLine) -> Result<(), LoadError> {
             let report = session::floor(plan(&scenario, options.scale)?, user, manager, limits).await?;
             save(&report, &options.output)
         }
-        Command::Suite { names, full, manager, limits, output } => {
-            suite::run(&suite::SuiteOptions { names, full, manager, limits, output }).await
+        Command::Suite { names, scale, manager, limits, output } => {
+            suite::run(&suite::SuiteOptions { names, scale, manager, limits, output }).await
         }
     }
 }
@@ -187,6 +187,7 @@ mod tests {
     #[case::no_scenario(&["run", "--kubeconfig", "k", "--manager-pid", "1", "--output", "o"], "SCENARIOS")]
     #[case::no_manager(&["run", "a.yaml", "--kubeconfig", "k", "--output", "o"], "--manager-pid")]
     #[case::scale(&["floor", "a.yaml", "--kubeconfig", "k", "--output", "o", "--scale", "2"], "at most 1")]
+    #[case::suite_scale(&["suite", "--output", "o", "--scale", "0"], "above 0")]
     #[case::timeout(&["suite", "--output", "o", "--timeout", "soon"], "duration like 90s")]
     fn error_names_the_option(#[case] arguments: &[&str], #[case] words: &str) {
         let error = CommandLine::try_parse_from([&["load"], arguments].concat()).expect_err("it is invalid");

@@ -11,8 +11,14 @@ use sluice_api::condition;
 use sluice_api::kueue::names;
 use sluice_api::quantity::Amount;
 
-use super::objects::{CPU, JOBS, RAY_CLUSTERS, Resource, WORKLOADS};
+use super::objects::{CPU, JOBS, RAY_CLUSTERS, RAY_SERVICES, READY, Resource, UPGRADED_RAY_VERSION, WORKLOADS};
 use super::progress::{Holding, Standing};
+
+/// Condition of a RayService with an active and a pending RayCluster.
+const UPGRADE_IN_PROGRESS: &str = "UpgradeInProgress";
+/// Annotation of a Workload slice: namespace and name of the one that it replaces (kueue v0.19.2
+/// `pkg/workloadslicing/workloadslicing.go`, `WorkloadSliceReplacementFor`).
+const REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 
 /// A kind that is watched.
 pub trait Watched: Clone + DeserializeOwned + Send + 'static {
@@ -35,6 +41,9 @@ pub struct ObservedMeta {
     pub name: String,
     /// Version.
     pub resource_version: String,
+    /// Annotations.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// A Workload.
@@ -104,6 +113,48 @@ pub struct ObservedRayCluster {
     pub status: RayClusterState,
 }
 
+/// A RayService.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ObservedRayService {
+    /// Identity and version.
+    pub metadata: ObservedMeta,
+    /// Desired state.
+    pub spec: RayServiceVersion,
+    /// Observed state.
+    #[serde(default)]
+    pub status: RayServiceState,
+}
+
+/// Version of Ray that a RayService asks for.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RayServiceVersion {
+    ray_cluster_config: RayVersion,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RayVersion {
+    ray_version: String,
+}
+
+/// Observed state of a RayService.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RayServiceState {
+    #[serde(default)]
+    active_service_status: ActiveCluster,
+    #[serde(default)]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ActiveCluster {
+    #[serde(default)]
+    ray_cluster_name: String,
+}
+
 /// Observed state of a RayCluster.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct RayClusterState {
@@ -135,6 +186,29 @@ impl Watched for ObservedRayCluster {
     }
 }
 
+impl Watched for ObservedRayService {
+    const RESOURCE: Resource = RAY_SERVICES;
+
+    fn metadata(&self) -> &ObservedMeta {
+        &self.metadata
+    }
+}
+
+impl ObservedRayService {
+    /// Returns true if its spec has been upgraded.
+    pub fn is_upgraded(&self) -> bool {
+        self.spec.ray_cluster_config.ray_version == UPGRADED_RAY_VERSION
+    }
+
+    /// Returns the name of the RayCluster that serves, and that no other is about to replace. `None`
+    /// if there is none.
+    pub fn serving_cluster(&self) -> Option<&str> {
+        let conditions = &self.status.conditions;
+        let serves = condition::is_true(conditions, READY) && !condition::is_true(conditions, UPGRADE_IN_PROGRESS);
+        serves.then_some(self.status.active_service_status.ray_cluster_name.as_str())
+    }
+}
+
 impl ObservedMeta {
     /// Returns namespace and name, separated by a slash.
     pub fn key(&self) -> String {
@@ -147,6 +221,12 @@ impl ObservedWorkload {
     pub fn is_evicted(&self) -> bool {
         let conditions = &self.status.conditions;
         condition::is_true(conditions, names::EVICTED) && matches!(self.standing(), Standing::Holding(_))
+    }
+
+    /// Returns namespace and name of the Workload that it replaces, in one step with its admission.
+    /// `None` if it replaces none.
+    pub fn replaces(&self) -> Option<&str> {
+        self.metadata.annotations.get(REPLACES).map(String::as_str)
     }
 
     /// Returns whether it is pending, holds quota, or has finished.

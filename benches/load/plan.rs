@@ -154,10 +154,12 @@ fn planned(scenario: &Scenario, class: &Class, items: Range<usize>) -> PlannedCl
 
 fn objects(number: usize, class: &Class, queue: usize, random: &mut fastrand::Rng) -> Vec<Item> {
     let mut due = Duration::ZERO;
+    // An upgrade has the name of its RayService.
+    let prefix = class.upgrades.as_ref().unwrap_or(&class.name);
     let object = |index| {
         due += class.every.map_or(Duration::ZERO, |every| every.next(random));
         let run = class.run.map(|run| run.next(random));
-        Item { class: number, queue, name: format!("{}-{index}", class.name), due, run }
+        Item { class: number, queue, name: format!("{prefix}-{index}"), due, run }
     };
     (0..class.count).map(object).collect()
 }

@@ -10,11 +10,12 @@ use crate::error::LoadError;
 use crate::plan::LoadPlan;
 use crate::ratios::{self, Comparison};
 use crate::report::Report;
-use crate::scenario::Scenario;
+use crate::scenario::{Kind, Scenario};
 use crate::session;
 
 /// The scenarios, in the order in which they are run.
-pub const SCENARIOS: [&str; 7] = ["baseline", "large-scale", "jobs-burst", "jobs-paced", "clusters", "deep", "mass"];
+pub const SCENARIOS: [&str; 8] =
+    ["baseline", "large-scale", "jobs-burst", "jobs-paced", "clusters", "services", "deep", "mass"];
 
 /// Flags of the manager: it logs as in production.
 const MANAGER_FLAGS: [&str; 1] = ["--log-level=info"];
@@ -24,8 +25,8 @@ const MANAGER_FLAGS: [&str; 1] = ["--log-level=info"];
 pub struct SuiteOptions {
     /// Names of the scenarios; all if empty.
     pub names: Vec<String>,
-    /// Runs the whole scenarios instead of their short forms.
-    pub full: bool,
+    /// Fraction of each scenario to run. `None`: its short form.
+    pub scale: Option<f64>,
     /// Binary of the manager.
     pub manager: PathBuf,
     /// Limits of each run.
@@ -65,7 +66,7 @@ pub async fn run(options: &SuiteOptions) -> Result<(), LoadError> {
 async fn compare(name: &str, options: &SuiteOptions) -> Result<Comparison, LoadError> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{name}.yaml"));
     let scenario = Scenario::read(&path)?;
-    let scale = if options.full { 1.0 } else { scenario.short_scale };
+    let scale = options.scale.unwrap_or(scenario.short_scale);
     let plan = LoadPlan::new(name, &scenario.scaled(scale));
     let floor = floor(plan.clone(), options, scale).await?;
     save(&floor, &options.output)?;
@@ -75,14 +76,14 @@ async fn compare(name: &str, options: &SuiteOptions) -> Result<Comparison, LoadE
 }
 
 async fn floor(plan: LoadPlan, options: &SuiteOptions, scale: f64) -> Result<Report, LoadError> {
-    let env = control_plane().await;
+    let env = control_plane(&plan).await;
     let user = ApiClient::new(env.client.clone());
     let manager = ApiClient::new(env.manager_client().await).counted_with(&user);
     session::floor(plan, user, manager, options.limits.session(scale)).await
 }
 
 async fn with_manager(plan: LoadPlan, options: &SuiteOptions, scale: f64) -> Result<Report, LoadError> {
-    let env = control_plane().await;
+    let env = control_plane(&plan).await;
     let manager = env.manager_from(&options.manager, &MANAGER_FLAGS);
     let (name, client) = (plan.name.clone(), ApiClient::new(env.client.clone()));
     let result = session::run(plan, client, manager.id(), options.limits.session(scale)).await;
@@ -93,9 +94,11 @@ async fn with_manager(plan: LoadPlan, options: &SuiteOptions, scale: f64) -> Res
     result
 }
 
-/// Starts a control plane with fake nodes. The manager connects to its API server directly.
-async fn control_plane() -> TestEnv {
-    TestEnv::start_with(TestEnvOptions { direct: true, ..TestEnvOptions::default() }).await
+/// Starts a control plane with fake nodes. The manager connects to its API server directly, unless
+/// it needs the fake Ray dashboards, which a proxy in between serves.
+async fn control_plane(plan: &LoadPlan) -> TestEnv {
+    let needs_dashboards = plan.kinds().contains(&Kind::RayService);
+    TestEnv::start_with(TestEnvOptions { direct: !needs_dashboards, ..TestEnvOptions::default() }).await
 }
 
 #[cfg(test)]

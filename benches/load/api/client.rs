@@ -174,6 +174,16 @@ impl ApiClient {
         self.retry(&what, &sent, || Request::patch(&path).header("content-type", kind), &body).await
     }
 
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// If the API server rejects it.
+    pub async fn delete(&self, resource: Resource, namespace: &str, name: &str) -> Result<(), ApiError> {
+        let what = format!("delete {} {namespace}/{name}", resource.plural);
+        let path = format!("{}/{name}", collection(resource, Some(namespace)));
+        self.retry(&what, &format!("DELETE {}", resource.plural), || Request::delete(&path), "").await
+    }
+
     /// Lists the objects of a kind, at most `limit` of them if one is given.
     ///
     /// # Errors

@@ -43,7 +43,7 @@ struct ListMeta {
 pub async fn watch<K: Watched, T: Send, E: Send>(
     client: ApiClient,
     version: String,
-    observation: impl Fn(Change<K>) -> T + Send,
+    mut observation: impl FnMut(Change<K>) -> T + Send,
     receiver: &Sender<Result<T, E>>,
 ) -> Result<(), ApiError> {
     let plural = K::RESOURCE.plural;

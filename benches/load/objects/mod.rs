@@ -6,14 +6,20 @@ mod status;
 
 use serde_json::Value;
 
-pub use load::{head_service, item, pod, workload_of};
+pub use load::{
+    UPGRADED_RAY_VERSION, cluster_name, cluster_of_service, head_service, item, pod, replaced_cluster_name,
+    service_names, services_of_service, upgrade, workload_of,
+};
 pub use queues::queues;
-pub use status::{admission, finished, open_gate, ray_cluster_ready, released};
+pub use status::{admission, finished, open_gate, ray_cluster_ready, ray_service_ready, released, select_cluster};
 
 /// The only ResourceFlavor.
 pub const FLAVOR: &str = "load";
 /// The only resource that has quota.
 pub const CPU: &str = "cpu";
+
+/// Condition of a RayService that serves.
+pub const READY: &str = "Ready";
 
 /// Path of the objects of a kind in the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,9 +46,12 @@ pub const PODS: Resource = Resource { group: "/api/v1", plural: "pods" };
 pub const SERVICES: Resource = Resource { group: "/api/v1", plural: "services" };
 /// Jobs.
 pub const JOBS: Resource = Resource { group: "/apis/batch/v1", plural: "jobs" };
+/// RayServices.
+pub const RAY_SERVICES: Resource = Resource { group: RAY, plural: "rayservices" };
 /// RayClusters.
-pub const RAY_CLUSTERS: Resource = Resource { group: "/apis/ray.io/v1", plural: "rayclusters" };
+pub const RAY_CLUSTERS: Resource = Resource { group: RAY, plural: "rayclusters" };
 
+const RAY: &str = "/apis/ray.io/v1";
 const KUEUE: &str = "/apis/kueue.x-k8s.io/v1beta2";
 
 /// An object to create.

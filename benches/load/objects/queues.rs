@@ -34,7 +34,7 @@ fn cluster_queue(plan: &LoadPlan, queue: &PlannedQueue) -> Value {
     }
     let (mut resources, mut quotas) = (vec![CPU], vec![quota]);
     // The init container that the operator adds to Ray workers requests memory.
-    if plan.kinds().contains(&Kind::RayCluster) {
+    if plan.kinds().into_iter().any(Kind::is_ray) {
         resources.push("memory");
         quotas.push(json!({"name": "memory", "nominalQuota": PLENTY}));
     }

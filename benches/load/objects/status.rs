@@ -7,7 +7,7 @@ use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::kueue::names;
 
 use super::load::pod_set_names;
-use super::{CPU, FLAVOR};
+use super::{CPU, FLAVOR, READY};
 use crate::plan::{Item, LoadPlan};
 
 /// Returns the merge patch by which a manager admits a Workload.
@@ -58,6 +58,18 @@ pub fn open_gate() -> Value {
 /// Returns the merge patch of the status of a RayCluster that is ready.
 pub fn ray_cluster_ready() -> Value {
     json!({"status": {"state": "ready", "readyWorkerReplicas": 1, "availableWorkerReplicas": 1, "desiredWorkerReplicas": 1}})
+}
+
+/// Returns the merge patch of the status of a RayService that this RayCluster serves.
+pub fn ray_service_ready(cluster: &str, now: Timestamp) -> Value {
+    let mut conditions = Vec::new();
+    set(&mut conditions, now, READY, true, "NonZeroServeEndpoints", "The RayService serves");
+    json!({"status": {"activeServiceStatus": {"rayClusterName": cluster}, "conditions": conditions}})
+}
+
+/// Returns the merge patch by which a Service leads to the pods of this RayCluster.
+pub fn select_cluster(cluster: &str) -> Value {
+    json!({"spec": {"selector": {"ray.io/cluster": cluster}}})
 }
 
 fn set(conditions: &mut Vec<Condition>, now: Timestamp, type_: &'static str, holds: bool, reason: &str, message: &str) {

@@ -3,7 +3,7 @@
 //! The changes of Workloads come in the order in which the API server stored them, so the sums
 //! after each one are those that it had.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jiff::Timestamp;
 use sluice_api::quantity::Amount;
@@ -93,6 +93,8 @@ pub struct QuotaInvariants {
     cohort_of: Vec<usize>,
     queue_named: HashMap<String, usize>,
     workloads: HashMap<String, Standing>,
+    /// Slices whose quota is that of the slice that replaces them.
+    replaced: HashSet<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -121,6 +123,7 @@ impl QuotaInvariants {
             cohort_of: plan.queues.iter().map(|queue| queue.cohort).collect(),
             queue_named: named.collect(),
             workloads: HashMap::new(),
+            replaced: HashSet::new(),
         }
     }
 
@@ -132,12 +135,26 @@ impl QuotaInvariants {
         self
     }
 
+    /// Records that a Workload that holds quota replaces another: both count once, although the
+    /// status of the other one says later that it has finished.
+    ///
+    /// # Errors
+    /// If the change breaks an invariant.
+    pub fn replace(&mut self, replaced: &str) -> Result<(), Violation> {
+        if matches!(self.workloads.get(replaced), Some(Standing::Holding(_))) {
+            self.change(replaced, Some(Standing::Finished))?;
+            self.replaced.insert(replaced.to_owned());
+        }
+        Ok(())
+    }
+
     /// Records a change of a Workload; `after` is `None` if it is deleted. Returns what it was
     /// before.
     ///
     /// # Errors
     /// If the change breaks an invariant.
     pub fn change(&mut self, workload: &str, after: Option<Standing>) -> Result<Option<Standing>, Violation> {
+        let after = if self.replaced.contains(workload) { after.map(|_| Standing::Finished) } else { after };
         let before = match &after {
             Some(standing) => self.workloads.insert(workload.to_owned(), standing.clone()),
             None => self.workloads.remove(workload),
@@ -304,6 +321,20 @@ classes: [{name: a, count: 1, cpu: 1}]
         invariants.change("ns/a", Some(Standing::Pending)).expect("an eviction");
 
         assert!(invariants.change("ns/a", holding("t-0-1", 2, 9)).is_ok());
+    }
+
+    #[test]
+    fn slice_and_the_one_that_it_replaces_count_once() {
+        let mut invariants = invariants();
+        invariants.change("ns/a", holding("t-0-0", 4, 1)).expect("the first slice");
+        invariants.replace("ns/a").expect("its replacement");
+        invariants.change("ns/b", holding("t-0-0", 6, 2)).expect("the second slice");
+
+        // A write to the replaced slice may follow that doesn't end it.
+        invariants.change("ns/a", holding("t-0-0", 4, 1)).expect("the first slice still says that it holds quota");
+        invariants.change("ns/a", Some(Standing::Finished)).expect("the end of the first slice");
+        assert_eq!(invariants.usage_of_cohort(0), Amount::new(6000));
+        assert!(invariants.change("ns/c", holding("t-0-0", 1, 3)).is_err());
     }
 
     #[test]

@@ -174,6 +174,9 @@ impl Progress {
         workload: &ObservedWorkload,
     ) -> Result<Option<Release>, Violation> {
         let standing = workload.standing();
+        if let (Standing::Holding(_), Some(replaced)) = (&standing, workload.replaces()) {
+            self.invariants.replace(replaced)?;
+        }
         let Some(item) = self.record_standing(now, &workload.metadata, Some(standing.clone()))? else {
             return Ok(None);
         };

@@ -173,7 +173,7 @@ fn workload_of_another_namespace_is_ignored() {
 #[test]
 fn job_is_admitted_when_its_gate_is_open() {
     let mut progress = progress("- {name: j, kind: Job, count: 1, cpu: 1}");
-    let job = ObservedMeta { namespace: "t-0-0".into(), name: "j-0".into(), resource_version: "7".into() };
+    let job = ObservedMeta { namespace: "t-0-0".into(), name: "j-0".into(), ..ObservedMeta::default() };
     progress.gate_changed(at(10), Kind::Job, &job, false);
     assert_eq!(progress.snapshot().running, 0);
 

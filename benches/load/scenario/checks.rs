@@ -51,8 +51,26 @@ impl Scenario {
         if class.kind != Kind::Workload && class.run.is_some() {
             problems.push(format!("{}: must be absent for kind {:?}", field("run"), class.kind));
         }
+        self.check_upgrade(index, class, problems);
         if let Some(after) = &class.after {
             reference(problems, &field("after.class"), &after.class, earlier);
+        }
+    }
+
+    fn check_upgrade(&self, index: usize, class: &Class, problems: &mut Vec<String>) {
+        let field = format!("classes[{index}].upgrades");
+        match (&class.upgrades, class.kind) {
+            (None, Kind::Upgrade) => problems.push(format!("{field}: must name a class for kind Upgrade")),
+            (Some(name), Kind::Upgrade) => {
+                let services: Vec<Class> = self.classes[..index]
+                    .iter()
+                    .filter(|other| other.kind == Kind::RayService && other.count == class.count)
+                    .cloned()
+                    .collect();
+                reference(problems, &field, name, &services);
+            }
+            (Some(name), kind) => problems.push(format!("{field}: {name:?}: must be absent for kind {kind:?}")),
+            (None, _) => {}
         }
     }
 
@@ -82,7 +100,7 @@ fn reference(problems: &mut Vec<String>, field: &str, name: &str, allowed: &[Cla
     if !allowed.iter().any(|class| class.name == name) {
         let names: Vec<&str> = allowed.iter().map(|class| class.name.as_str()).collect();
         let allowed =
-            if names.is_empty() { "absent: no class is listed before".to_owned() } else { names.join(" or ") };
+            if names.is_empty() { "absent: no such class is listed before".to_owned() } else { names.join(" or ") };
         problems.push(format!("{field}: {name:?}: must be {allowed}"));
     }
 }

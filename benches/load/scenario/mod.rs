@@ -145,6 +145,8 @@ pub struct Class {
     /// Time from the admission until the Workload is finished; only for kind Workload. `None`: it
     /// runs until the end.
     pub run: Option<Interval>,
+    /// Name of the class whose RayServices are upgraded; only for kind Upgrade.
+    pub upgrades: Option<String>,
     /// Starts this class when another has reached a stage. `None`: it starts immediately.
     pub after: Option<After>,
     /// Scales the request with the load, and not the number of objects.
@@ -163,14 +165,24 @@ pub enum Kind {
     /// A suspended RayCluster of a head and one worker. It is admitted when `status.state` is
     /// ready.
     RayCluster,
+    /// A RayService of a head and one worker. It is admitted when it serves.
+    RayService,
+    /// An upgrade of a RayService to another version of Ray. It is admitted when the RayCluster of
+    /// that version serves instead of the old one.
+    Upgrade,
 }
 
 impl Kind {
+    /// Returns true if its pods are those of RayClusters.
+    pub fn is_ray(self) -> bool {
+        matches!(self, Self::RayCluster | Self::RayService | Self::Upgrade)
+    }
+
     /// Returns the number of pods of each object.
     pub fn pods(self) -> i64 {
         match self {
             Self::Workload | Self::Job => 1,
-            Self::RayCluster => 2,
+            Self::RayCluster | Self::RayService | Self::Upgrade => 2,
         }
     }
 }

@@ -37,6 +37,9 @@ fn scenario_is_read() {
 #[case::scale_above_one("shortScale: 0.5", "shortScale: 2", &["shortScale: 2", "at most 1"])]
 #[case::duplicate_name("name: large", "name: small", &["classes[1].name: \"small\"", "must differ"])]
 #[case::priority_of_a_job("cpu: 5", "cpu: 5, kind: Job, priority: 3", &["classes[1].priority: 3", "0 for kind Job"])]
+#[case::upgrade_of_nothing("cpu: 5", "cpu: 5, kind: Upgrade", &["classes[1].upgrades", "must name a class"])]
+#[case::upgrade_of_workloads("cpu: 5", "cpu: 5, kind: Upgrade, upgrades: small", &["upgrades: \"small\"", "no such class"])]
+#[case::upgrade_by_workloads("cpu: 5", "cpu: 5, upgrades: small", &["upgrades: \"small\"", "absent for kind Workload"])]
 #[case::end_out_of_reach("shortScale", "stopAfterFinished: 61\nshortScale", &["stopAfterFinished: 61", "1 to 60"])]
 fn error_names_field_value_and_what_is_allowed(#[case] from: &str, #[case] to: &str, #[case] words: &[&str]) {
     let error = parse(&SMALL.replacen(from, to, 1)).expect_err("it is invalid");
@@ -85,7 +88,7 @@ fn scenarios_of_the_suite_are_valid() {
     let files = std::fs::read_dir(folder).expect("the scenarios").map(|file| file.expect("a file").path());
     let read: Vec<_> = files.map(|path| Scenario::read(&path).unwrap_or_else(|error| panic!("{error}"))).collect();
 
-    assert_eq!(read.len(), 7);
+    assert_eq!(read.len(), 8);
     for scenario in read {
         assert_eq!(scenario.scaled(scenario.short_scale).problems(), [""; 0]);
     }

@@ -1,5 +1,6 @@
 //! The watches of a run, merged into one stream.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::api::{ApiClient, Change, present_version, watch};
 use crate::error::LoadError;
-use crate::observed::{ObservedJob, ObservedMeta, ObservedRayCluster, ObservedWorkload, Watched};
+use crate::observed::{ObservedJob, ObservedMeta, ObservedRayCluster, ObservedRayService, ObservedWorkload, Watched};
 use crate::plan::LoadPlan;
 use crate::scenario::Kind;
 
@@ -29,9 +30,9 @@ pub(super) enum Observation {
     Workload(ObservedWorkload, Duration),
     /// A Workload was deleted.
     WorkloadDeleted(ObservedMeta, Duration),
-    /// A Job or RayCluster was created or changed.
+    /// A Job, RayCluster or RayService was created or changed.
     Gate {
-        /// Its kind.
+        /// Its kind; `Upgrade` for a RayService whose spec is upgraded.
         kind: Kind,
         /// Its identity.
         metadata: ObservedMeta,
@@ -50,7 +51,7 @@ pub(super) struct Feeds {
 }
 
 impl Feeds {
-    /// Watches all Workloads, and the Jobs and RayClusters if the plan has any.
+    /// Watches all Workloads, and the Jobs, RayClusters and RayServices if the plan has any.
     ///
     /// # Errors
     /// If the API server doesn't answer.
@@ -70,6 +71,15 @@ impl Feeds {
                 Kind::Job => {
                     tasks.spawn(feed.forward(present_version::<ObservedJob>(client).await?, job_change));
                 }
+                // The watch of RayServices shows their upgrades.
+                Kind::Upgrade => {}
+                Kind::RayService => {
+                    let version = present_version::<ObservedRayService>(client).await?;
+                    let mut first_clusters = HashMap::new();
+                    tasks.spawn(
+                        feed.forward(version, move |change, at| ray_service_change(&mut first_clusters, change, at)),
+                    );
+                }
                 Kind::RayCluster => {
                     let version = present_version::<ObservedRayCluster>(client).await?;
                     tasks.spawn(feed.forward(version, ray_cluster_change));
@@ -88,7 +98,11 @@ struct Feed {
 }
 
 impl Feed {
-    async fn forward<K: Watched>(self, version: String, observation: fn(Change<K>, Duration) -> Observation) {
+    async fn forward<K: Watched>(
+        self,
+        version: String,
+        mut observation: impl FnMut(Change<K>, Duration) -> Observation + Send,
+    ) {
         let observed = |change| observation(change, self.started.elapsed());
         if let Err(error) = watch(self.client.clone(), version, observed, &self.observations).await {
             // The run has ended if no one receives it.
@@ -118,4 +132,66 @@ fn ray_cluster_change(change: Change<ObservedRayCluster>, at: Duration) -> Obser
         Change::Deleted(cluster) => (cluster.metadata, false),
     };
     Observation::Gate { kind: Kind::RayCluster, metadata, is_open, at }
+}
+
+/// Returns the observation of a RayService. `first_clusters` has the RayCluster that served each
+/// before its upgrade: the upgrade is complete once another one serves.
+fn ray_service_change(
+    first_clusters: &mut HashMap<String, String>,
+    change: Change<ObservedRayService>,
+    at: Duration,
+) -> Observation {
+    let service = match change {
+        Change::Applied(service) => service,
+        Change::Deleted(service) => {
+            return Observation::Gate { kind: Kind::RayService, metadata: service.metadata, is_open: false, at };
+        }
+    };
+    let (serving, key) = (service.serving_cluster(), service.metadata.key());
+    let (kind, is_open) = if service.is_upgraded() {
+        (Kind::Upgrade, serving.is_some_and(|serving| first_clusters.get(&key).is_some_and(|first| first != serving)))
+    } else {
+        if let Some(serving) = serving {
+            first_clusters.insert(key, serving.to_owned());
+        }
+        (Kind::RayService, serving.is_some())
+    };
+    Observation::Gate { kind, metadata: service.metadata, is_open, at }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::objects::UPGRADED_RAY_VERSION;
+
+    fn service(version: &str, active: &str, ready: &str, upgrading: &str) -> Change<ObservedRayService> {
+        let condition = |type_: &str, status: &str| json!({"type": type_, "status": status, "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:05Z"});
+        let object = json!({
+            "metadata": {"namespace": "ns", "name": "s", "resourceVersion": "7"},
+            "spec": {"rayClusterConfig": {"rayVersion": version}},
+            "status": {
+                "activeServiceStatus": {"rayClusterName": active},
+                "conditions": [condition("Ready", ready), condition("UpgradeInProgress", upgrading)],
+            },
+        });
+        Change::Applied(serde_json::from_value(object).expect("a RayService"))
+    }
+
+    #[test]
+    fn upgrade_is_complete_once_another_cluster_serves() {
+        let mut first = HashMap::new();
+        let mut observe = |change| match ray_service_change(&mut first, change, Duration::ZERO) {
+            Observation::Gate { kind, is_open, .. } => (kind, is_open),
+            other => panic!("{other:?}"),
+        };
+
+        assert_eq!(observe(service("2.52.0", "", "False", "False")), (Kind::RayService, false));
+        assert_eq!(observe(service("2.52.0", "a", "True", "False")), (Kind::RayService, true));
+        // The status is still that of the old spec, then both clusters exist, then only the new one.
+        assert_eq!(observe(service(UPGRADED_RAY_VERSION, "a", "True", "False")), (Kind::Upgrade, false));
+        assert_eq!(observe(service(UPGRADED_RAY_VERSION, "b", "True", "True")), (Kind::Upgrade, false));
+        assert_eq!(observe(service(UPGRADED_RAY_VERSION, "b", "True", "False")), (Kind::Upgrade, true));
+    }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::feeds::Observation;
 use crate::api::{ApiClient, ApiError, Write};
 use crate::error::LoadError;
-use crate::objects::{self, JOBS, RAY_CLUSTERS, Resource, WORKLOADS};
+use crate::objects::{self, JOBS, RAY_CLUSTERS, RAY_SERVICES, Resource, SERVICES, WORKLOADS};
 use crate::plan::{Item, LoadPlan};
 use crate::progress::Release;
 use crate::scenario::Kind;
@@ -91,12 +91,16 @@ impl Writers {
     pub(super) fn write_everything(&mut self, manager: ApiClient) {
         let (context, concurrency) = (self.context.clone(), self.concurrency);
         self.submitters.spawn(async move {
-            let items = stream::iter(items_of_floor(&context.plan));
-            let written = items.for_each_concurrent(concurrency, |(item, is_admitted)| {
-                let (context, manager) = (&context, &manager);
-                async move { context.report(context.write_all_of(manager, item, is_admitted).await).await }
-            });
-            written.await;
+            // An upgrade comes after the creation of its RayService, which is in an earlier class.
+            let items = items_of_floor(&context.plan);
+            for class in &context.plan.classes {
+                let items = stream::iter(items[class.items.clone()].iter().copied());
+                let written = items.for_each_concurrent(concurrency, |(item, is_admitted)| {
+                    let (context, manager) = (&context, &manager);
+                    async move { context.report(context.write_all_of(manager, item, is_admitted).await).await }
+                });
+                written.await;
+            }
             // The run has ended if no one receives it.
             let _ = context.observations.send(Ok(Observation::AllWritten)).await;
         });
@@ -114,9 +118,13 @@ impl Writers {
 
 impl Context {
     async fn create(&self, item: usize) -> Result<(), ApiError> {
-        let object = objects::item(&self.plan, &self.plan.items[item]);
+        let (plan, planned) = (&self.plan, &self.plan.items[item]);
         let sent = self.started.elapsed();
-        self.client.create(&object).await?;
+        if plan.class_of(planned).kind == Kind::Upgrade {
+            self.client.patch(&self.patch(RAY_SERVICES, item, objects::upgrade(plan, planned))).await?;
+        } else {
+            self.client.create(&objects::item(plan, planned)).await?;
+        }
         let at = self.started.elapsed();
         // The run has ended if no one receives it.
         let _ = self.observations.send(Ok(Observation::Created { item, sent, at })).await;
@@ -140,9 +148,13 @@ impl Context {
     }
 
     fn patch(&self, resource: Resource, item: usize, patch: Value) -> Write {
-        let item = &self.plan.items[item];
-        let namespace = self.plan.namespace_of(item).to_owned();
-        Write { resource, namespace, name: item.name.clone(), is_status: false, patch }
+        self.patch_named(resource, item, self.plan.items[item].name.clone(), patch)
+    }
+
+    /// Returns the patch of an object that belongs to `item`.
+    fn patch_named(&self, resource: Resource, item: usize, name: String, patch: Value) -> Write {
+        let namespace = self.plan.namespace_of(&self.plan.items[item]).to_owned();
+        Write { resource, namespace, name, is_status: false, patch }
     }
 
     /// Makes all writes of one object: one for each step that a manager can't do without.
@@ -150,6 +162,9 @@ impl Context {
         let (plan, planned) = (&self.plan, &self.plan.items[item]);
         let kind = plan.class_of(planned).kind;
         self.create(item).await?;
+        if matches!(kind, Kind::RayService | Kind::Upgrade) {
+            manager.create(&objects::cluster_of_service(plan, planned)).await?;
+        }
         if kind != Kind::Workload {
             manager.create(&objects::workload_of(plan, planned)).await?;
         }
@@ -157,23 +172,53 @@ impl Context {
             return Ok(());
         }
         let admission = objects::admission(plan, planned, Timestamp::now());
-        manager.patch(&self.status(WORKLOADS, item, admission)).await?;
+        let workload = self.patch_named(WORKLOADS, item, objects::cluster_name(plan, planned), admission);
+        manager.patch(&Write { is_status: true, ..workload }).await?;
         match kind {
             Kind::Workload if planned.run.is_some() => self.client.patch(&self.finish(item)).await,
             Kind::Workload => Ok(()),
             Kind::Job => manager.patch(&self.patch(JOBS, item, objects::open_gate())).await,
             Kind::RayCluster => self.write_ray_cluster(manager, item).await,
+            Kind::RayService => {
+                self.write_ray_cluster(manager, item).await?;
+                for service in objects::services_of_service(plan, planned) {
+                    manager.create(&service).await?;
+                }
+                self.write_ray_service_status(manager, item).await
+            }
+            Kind::Upgrade => self.write_upgrade(manager, item).await,
         }
     }
 
     async fn write_ray_cluster(&self, manager: &ApiClient, item: usize) -> Result<(), ApiError> {
         let (plan, planned) = (&self.plan, &self.plan.items[item]);
-        manager.patch(&self.patch(RAY_CLUSTERS, item, objects::open_gate())).await?;
+        let cluster = objects::cluster_name(plan, planned);
+        manager.patch(&self.patch_named(RAY_CLUSTERS, item, cluster.clone(), objects::open_gate())).await?;
         manager.create(&objects::head_service(plan, planned)).await?;
         for group in ["head", "workers"] {
             manager.create(&objects::pod(plan, planned, group)).await?;
         }
-        manager.patch(&self.status(RAY_CLUSTERS, item, objects::ray_cluster_ready())).await
+        let ready = self.patch_named(RAY_CLUSTERS, item, cluster, objects::ray_cluster_ready());
+        manager.patch(&Write { is_status: true, ..ready }).await
+    }
+
+    async fn write_ray_service_status(&self, manager: &ApiClient, item: usize) -> Result<(), ApiError> {
+        let cluster = objects::cluster_name(&self.plan, &self.plan.items[item]);
+        let status = objects::ray_service_ready(&cluster, Timestamp::now());
+        manager.patch(&self.status(RAY_SERVICES, item, status)).await
+    }
+
+    /// Starts the new RayCluster, leads the Services to it, and deletes the old one.
+    async fn write_upgrade(&self, manager: &ApiClient, item: usize) -> Result<(), ApiError> {
+        let planned = &self.plan.items[item];
+        self.write_ray_cluster(manager, item).await?;
+        let cluster = objects::cluster_name(&self.plan, planned);
+        for service in objects::service_names(planned) {
+            manager.patch(&self.patch_named(SERVICES, item, service, objects::select_cluster(&cluster))).await?;
+        }
+        self.write_ray_service_status(manager, item).await?;
+        let old = objects::replaced_cluster_name(planned);
+        manager.delete(RAY_CLUSTERS, self.plan.namespace_of(planned), &old).await
     }
 }
 
