@@ -302,6 +302,12 @@ impl Engine {
         effects
     }
 
+    /// Returns the ClusterQueues whose numbers of workloads may have changed since the last call,
+    /// with these numbers as of the last step.
+    pub fn take_changed_counts(&mut self) -> Vec<(String, queue::WorkloadCounts)> {
+        self.queue_adapter.take_changed_counts()
+    }
+
     /// Reports whether every scope has been listed once, so that the engine makes decisions.
     pub fn is_synced(&self) -> bool {
         self.unsynced_scopes.is_empty()

@@ -17,7 +17,7 @@ use sluice_plan::ObjectKey;
 use sluice_plan::{ObjectRef, Plan, Write, WriteOp, WriteRank};
 use sluice_queue::log::Recorder;
 use sluice_queue::pending::PendingCause;
-use sluice_queue::{self as queue, Decision, DecisionTarget, Input, status};
+use sluice_queue::{self as queue, Decision, DecisionTarget, Input, WorkloadCounts, status};
 
 /// The scheduler and its decision log.
 #[derive(Debug)]
@@ -73,6 +73,11 @@ impl QueueAdapter {
             recorder.record_decisions(now, &effects);
         }
         effects.iter().map(|effect| planner_key(effect.target())).collect()
+    }
+
+    /// Returns the ClusterQueues whose counts may have changed since the last call.
+    pub(super) fn take_changed_counts(&mut self) -> Vec<(String, WorkloadCounts)> {
+        self.scheduler.take_changed_counts()
     }
 
     /// Returns the time at which a cycle is due without new inputs; `None` if none is.

@@ -230,12 +230,18 @@ impl Manager {
 
     fn step(&mut self, batch: &mut Vec<EngineInput>) {
         for event in batch.iter() {
-            self.record_metrics(event);
+            if let EngineInput::Deleted(Object::ClusterQueue(queue)) = event {
+                self.metrics.remove_cluster_queue(queue.metadata.name.as_deref().unwrap_or_default());
+            }
         }
         let was_synced = self.engine.is_synced();
         let started = Instant::now();
         let effects = self.engine.step(self.clock.now(), batch.drain(..));
         self.metrics.record_step(started.elapsed());
+        // The status of a queue says the same, but is written later while the API server is busy.
+        for (queue, counts) in self.engine.take_changed_counts() {
+            self.metrics.set_cluster_queue(&queue, counts);
+        }
         self.log_decisions();
         if self.engine.is_synced() && !was_synced {
             info!("initial lists are complete; starting to decide");
@@ -268,16 +274,6 @@ impl Manager {
             error!("closing the decision log: its backlog exceeds the limit");
             self.engine.stop_decision_log();
             self.decision_log = None;
-        }
-    }
-
-    fn record_metrics(&self, event: &EngineInput) {
-        match event {
-            EngineInput::Applied(Object::ClusterQueue(queue)) => self.metrics.set_cluster_queue(queue),
-            EngineInput::Deleted(Object::ClusterQueue(queue)) => {
-                self.metrics.remove_cluster_queue(queue.metadata.name.as_deref().unwrap_or_default());
-            }
-            _ => {}
         }
     }
 

@@ -12,9 +12,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use sluice_api::kueue::ClusterQueue;
 use sluice_engine::{WriteError, WriteOutcome};
 use sluice_plan::Write;
+use sluice_queue::WorkloadCounts;
 
 /// Labels of the ClusterQueue metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -127,15 +127,12 @@ impl Metrics {
         self.decision_log_failures.inc();
     }
 
-    /// Sets the metrics of a ClusterQueue from its status.
-    pub fn set_cluster_queue(&self, queue: &ClusterQueue) {
-        let labels = ClusterQueueLabels { cluster_queue: queue.metadata.name.clone().unwrap_or_default() };
-        let status = queue.status.clone().unwrap_or_default();
-        for (family, value) in [
-            (&self.pending, status.pending_workloads),
-            (&self.reserving, status.reserving_workloads),
-            (&self.admitted, status.admitted_workloads),
-        ] {
+    /// Sets the metrics of a ClusterQueue.
+    pub fn set_cluster_queue(&self, name: &str, counts: WorkloadCounts) {
+        let labels = ClusterQueueLabels { cluster_queue: name.to_owned() };
+        for (family, value) in
+            [(&self.pending, counts.pending), (&self.reserving, counts.reserving), (&self.admitted, counts.admitted)]
+        {
             family.get_or_create(&labels).set(value.into());
         }
     }

@@ -60,6 +60,8 @@ pub struct Scheduler {
     pub(super) decision_count: u64,
     /// Objects whose decision may have changed since the last cycle.
     pub(super) dirty_objects: DirtySet,
+    /// ClusterQueues whose counts may have changed since [`Scheduler::take_changed_counts`].
+    pub(super) changed_counts: BTreeSet<NodeId>,
 }
 
 slotmap::new_key_type! {
@@ -184,6 +186,7 @@ impl Scheduler {
             dirty_cluster_queues: BTreeSet::new(),
             decision_count: 0,
             dirty_objects: DirtySet::default(),
+            changed_counts: BTreeSet::new(),
         }
     }
 }
@@ -193,6 +196,14 @@ impl Scheduler {
     /// to reserve capacity for it counts, and so does each preempted workload.
     pub fn decision_count(&self) -> u64 {
         self.decision_count
+    }
+
+    /// Returns the ClusterQueues whose counts may have changed since the last call, as of the last
+    /// cycle. A deleted ClusterQueue is not among them.
+    pub fn take_changed_counts(&mut self) -> Vec<(String, WorkloadCounts)> {
+        let changed = std::mem::take(&mut self.changed_counts).into_iter();
+        let existing = changed.filter_map(|node| self.cluster_queues.get(node)).filter(|state| state.config.is_some());
+        existing.map(|state| (state.name.clone(), state.counts)).collect()
     }
 
     /// Observes a change. Decisions are made in [`Scheduler::run_cycle`], so several changes can precede

@@ -38,6 +38,7 @@ impl Scheduler {
         }
         self.refresh_messages();
         let touched = std::mem::take(&mut self.dirty_objects);
+        self.changed_counts.extend(&touched.cluster_queues);
         let turns: BTreeMap<WorkloadId, usize> =
             admitted.into_iter().enumerate().map(|(turn, id)| (id, turn)).collect();
         let mut effects: Vec<((u8, usize), Decision)> = Vec::new();

@@ -19,7 +19,7 @@ use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_jobframework::managed::ManagedJobsPolicy;
 use sluice_plan::{EventRecord, ServeCall, ServeRequest, Write, WriteOp};
 use sluice_plan::{ServeAnswer, ServeReply};
-use sluice_queue::Settings;
+use sluice_queue::{Settings, WorkloadCounts};
 
 /// Iteration limit at one point in time, for detecting non-convergence.
 const MAX_ROUNDS: usize = 500;
@@ -213,6 +213,11 @@ impl ControlPlane {
     /// Counts the Events with this reason about objects of a kind.
     pub(super) fn event_count(&self, kind: &str, reason: &str) -> usize {
         self.emitted_events.iter().filter(|note| note.regarding.kind == kind && note.reason == reason).count()
+    }
+
+    /// Returns the ClusterQueues whose counts may have changed since the last call.
+    pub(super) fn take_changed_counts(&mut self) -> Vec<(String, WorkloadCounts)> {
+        self.engine.take_changed_counts()
     }
 
     /// Returns the number of forbidden creations of a kind.

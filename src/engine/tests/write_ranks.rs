@@ -5,7 +5,7 @@ use rstest::rstest;
 use super::control_plane::ControlPlane;
 use super::fixtures::{control_plane, put_cluster};
 use crate::ApiServerLoad;
-use sluice_queue::Settings;
+use sluice_queue::{Settings, WorkloadCounts};
 
 /// Returns whether the pending slice is reported on itself, and in the status of its ClusterQueue.
 fn reports(plane: &ControlPlane, job: &str) -> (bool, bool) {
@@ -22,10 +22,13 @@ fn reports_wait_while_a_decision_is_in_flight_but_not_for_ever() {
     plane.advance(10);
     assert_eq!(reports(&plane, "first"), (true, false));
 
-    // when another one is pending, then nothing reports it yet;
+    // when another one is pending, then nothing reports it yet but the counts;
     put_cluster(&mut plane, "second", "low", 1);
     plane.advance(0);
     assert_eq!(reports(&plane, "second"), (false, false));
+    let counts = WorkloadCounts { pending: 1, reserving: 1, admitted: 1 };
+    assert_eq!(plane.take_changed_counts(), [("cq".to_owned(), counts)]);
+    assert_eq!(plane.take_changed_counts(), []);
 
     // and when one second has passed for each of the reports, then all are written.
     plane.advance(5);
