@@ -129,6 +129,7 @@ impl QueueAdapter {
                             write.blocked_while_in_flight(covered_clusters(workload))
                         }
                         Decision::Pending { cause, .. } => write.ranked(pending_rank(workload, cause)),
+                        Decision::Admit { .. } => write.ranked(WriteRank::Admission),
                         _ => write,
                     });
                     plan.events.extend(workload_events::decision_events(workload, &decided, &effect));

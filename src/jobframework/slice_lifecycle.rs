@@ -14,7 +14,7 @@ use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::kueue::workload::PriorityClassKind;
 use sluice_api::kueue::{Workload, names};
 use sluice_plan::ObjectKey;
-use sluice_plan::{Plan, Write};
+use sluice_plan::{Plan, Write, WriteRank};
 use sluice_queue::partial_admission::SLICE_ANNOTATION;
 use sluice_queue::{ReplacementSlice, status};
 
@@ -166,7 +166,7 @@ fn request_slice(
         let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
         let parts = preemptible_parts::for_record(&record, request.members, request.context.creates_pods);
         let slice = new_slice(request, SliceRecord { sequence, parts, ..record }, held);
-        plan.write(Write::create(&slice).blocked_while_in_flight(blockers));
+        plan.write(Write::create(&slice).ranked(WriteRank::QuotaRequest).blocked_while_in_flight(blockers));
     }
 }
 

@@ -10,6 +10,7 @@ mod in_flight_limit;
 mod leader;
 mod listing;
 mod watches;
+mod write_queue;
 mod writer;
 
 use std::path::PathBuf;

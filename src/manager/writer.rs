@@ -1,7 +1,7 @@
 //! Sends writes to the API server: concurrently, each with a timeout, and none after leadership is
 //! lost.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
@@ -13,11 +13,12 @@ use kube::client::Body;
 use kube::core::params::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::core::{Request, Status};
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::debug;
 
 use crate::in_flight_limit::{InFlightLimit, Response};
+use crate::write_queue::WriteQueue;
 use sluice_engine::WriteId;
 use sluice_engine::cluster_state::Object;
 use sluice_engine::{ApiServerLoad, EngineInput, WriteError, WriteOutcome};
@@ -33,87 +34,110 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(super) struct Writer {
     client: Client,
-    in_flight: Arc<InFlight>,
+    pending: Arc<Mutex<PendingWrites>>,
     results: mpsc::Sender<EngineInput>,
     metrics: Metrics,
+}
+
+/// A write and its id.
+type IdentifiedWrite = (WriteId, Write);
+
+/// The writes whose response has not arrived.
+struct PendingWrites {
+    limit: InFlightLimit,
+    /// Number of writes that were sent.
+    in_flight: usize,
+    /// The others.
+    waiting: WriteQueue<IdentifiedWrite>,
 }
 
 impl Writer {
     /// Creates a writer that writes through `client` and sends the results to `answers`.
     pub(super) fn new(client: Client, answers: mpsc::Sender<EngineInput>, metrics: Metrics) -> Self {
-        Self { client, in_flight: Arc::new(InFlight::new(metrics.clone())), results: answers, metrics }
+        let pending = PendingWrites::new();
+        metrics.set_max_writes_in_flight(pending.limit.limit());
+        Self { client, pending: Arc::new(Mutex::new(pending)), results: answers, metrics }
     }
 
     /// Sends a write as soon as fewer writes are in flight than allowed.
     pub(super) fn send(&self, id: WriteId, write: Write) {
-        let writer = self.clone();
-        tokio::spawn(async move {
-            let Ok(permit) = writer.in_flight.permits.clone().acquire_owned().await else { return };
-            let sent_at = Instant::now();
-            let result = match tokio::time::timeout(TIMEOUT, execute(&writer.client, &write)).await {
-                Ok(result) => result,
-                Err(_) => Err(WriteError::unanswered(format!("no response within {} s", TIMEOUT.as_secs()))),
-            };
-            let load = writer.in_flight.end(permit, &write, &result, sent_at);
-            debug!(target = %write.target, op = write.op.operation(), ok = result.is_ok(), "wrote");
-            writer.metrics.record_write(&write, &result);
-            // The receiver is dropped only on shutdown.
-            let _ = writer.results.send(EngineInput::Written { id, write: Box::new(write), result, load }).await;
-        });
-    }
-}
-
-/// The writes in flight: each holds a permit.
-struct InFlight {
-    permits: Arc<Semaphore>,
-    state: Mutex<PermitState>,
-    metrics: Metrics,
-}
-
-struct PermitState {
-    limit: InFlightLimit,
-    /// Number of permits, free ones included. It follows the limit.
-    permits: usize,
-}
-
-impl InFlight {
-    fn new(metrics: Metrics) -> Self {
-        let limit = InFlightLimit::new();
-        let permits = limit.limit();
-        metrics.set_max_writes_in_flight(permits);
-        Self { metrics, permits: Arc::new(Semaphore::new(permits)), state: Mutex::new(PermitState { limit, permits }) }
+        let ready = self.lock().push(id, write);
+        self.send_all(ready);
     }
 
-    /// Ends a write, and adds or takes away permits if the limit changes with it. Returns the load
-    /// of the API server.
-    fn end(
+    fn send_all(&self, writes: Vec<IdentifiedWrite>) {
+        for (id, write) in writes {
+            let writer = self.clone();
+            tokio::spawn(async move { writer.write(id, write).await });
+        }
+    }
+
+    async fn write(&self, id: WriteId, write: Write) {
+        let sent_at = Instant::now();
+        let result = match tokio::time::timeout(TIMEOUT, execute(&self.client, &write)).await {
+            Ok(result) => result,
+            Err(_) => Err(WriteError::unanswered(format!("no response within {} s", TIMEOUT.as_secs()))),
+        };
+        let (load, ready) = self.complete(&write, &result, sent_at);
+        self.send_all(ready);
+        debug!(target = %write.target, op = write.op.operation(), ok = result.is_ok(), "wrote");
+        self.metrics.record_write(&write, &result);
+        // The receiver is dropped only on shutdown.
+        let _ = self.results.send(EngineInput::Written { id, write: Box::new(write), result, load }).await;
+    }
+
+    fn complete(
         &self,
-        permit: OwnedSemaphorePermit,
         write: &Write,
         result: &Result<WriteOutcome, WriteError>,
         sent_at: Instant,
-    ) -> ApiServerLoad {
+    ) -> (ApiServerLoad, Vec<IdentifiedWrite>) {
+        let mut pending = self.lock();
+        let completed = pending.complete(write, result, sent_at, Instant::now());
+        self.metrics.set_max_writes_in_flight(pending.limit.limit());
+        completed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PendingWrites> {
+        // Nothing panics while it holds the lock.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PendingWrites {
+    fn new() -> Self {
+        Self { limit: InFlightLimit::new(), in_flight: 0, waiting: WriteQueue::default() }
+    }
+
+    /// Adds a write; returns those that can be sent now.
+    fn push(&mut self, id: WriteId, write: Write) -> Vec<IdentifiedWrite> {
+        self.waiting.push(write.rank, (id, write));
+        self.take_ready()
+    }
+
+    /// Ends a write. Returns the load of the API server, and the writes that can be sent now.
+    fn complete(
+        &mut self,
+        write: &Write,
+        result: &Result<WriteOutcome, WriteError>,
+        sent_at: Instant,
+        now: Instant,
+    ) -> (ApiServerLoad, Vec<IdentifiedWrite>) {
         let response = match result {
             Ok(_) => Response::Accepted,
             Err(WriteError { code: None | Some(429 | 503 | 504), .. }) => Response::Overloaded,
             Err(_) => Response::Rejected,
         };
-        let now = Instant::now();
-        // Nothing panics while it holds the lock.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let PermitState { limit, permits } = &mut *state;
-        let in_flight = permits.saturating_sub(self.permits.available_permits());
-        let load = limit.record(write, response, now.duration_since(sent_at), in_flight, now);
-        // A permit that is returned goes to the next write at once, so a lower limit keeps it instead.
-        if *permits > limit.limit() {
-            *permits -= 1;
-            permit.forget();
-        } else {
-            self.permits.add_permits(limit.limit() - *permits);
-            *permits = limit.limit();
-        }
-        self.metrics.set_max_writes_in_flight(*permits);
-        load
+        let load = self.limit.record(write, response, now.duration_since(sent_at), self.in_flight, now);
+        self.in_flight -= 1;
+        (load, self.take_ready())
+    }
+
+    fn take_ready(&mut self) -> Vec<IdentifiedWrite> {
+        let free = self.limit.limit().saturating_sub(self.in_flight);
+        let ready: Vec<IdentifiedWrite> = std::iter::from_fn(|| self.waiting.pop()).take(free).collect();
+        self.in_flight += ready.len();
+        ready
     }
 }
 
@@ -273,29 +297,27 @@ mod tests {
     }
 
     #[test]
-    fn permits_follow_the_limit() {
-        // Given as many writes in flight as allowed,
-        let in_flight = InFlight::new(Metrics::default());
-        let permit = || in_flight.permits.clone().try_acquire_owned().expect("a permit");
-        let mut permits: Vec<_> = (0..32).map(|_| permit()).collect();
-        let write = Write::new(target("v1", "pods", Some("ns")), WriteOp::Patch(json!({})));
-        let mut end = |result| in_flight.end(permits.pop().expect("a write"), &write, &result, Instant::now());
+    fn writes_in_flight_follow_the_limit() {
+        // Given more writes than can be in flight,
+        let mut pending = PendingWrites::new();
+        let write = || Write::new(target("v1", "pods", Some("ns")), WriteOp::Patch(json!({})));
+        let sent: usize = (0..100).map(|_| pending.push(WriteId::default(), write()).len()).sum();
+        assert_eq!(sent, 32);
+        let now = Instant::now();
+        let mut end = |result| {
+            let (load, ready) = pending.complete(&write(), &result, now, now);
+            (load, ready.len(), pending.in_flight, pending.limit.limit())
+        };
 
         // when the API server refuses one of them, then no other is sent until half of them have ended;
         let refusal = WriteError { code: Some(429), ..WriteError::unanswered("refused".to_owned()) };
-        assert_eq!(end(Err(refusal)), ApiServerLoad::High);
-        for _ in 0..14 {
-            assert_eq!(end(Ok(WriteOutcome::Untracked)), ApiServerLoad::Low);
-        }
-        assert_eq!(in_flight.permits.available_permits(), 0);
+        assert_eq!(end(Err(refusal)), (ApiServerLoad::High, 0, 31, 16));
+        let mut ended = (1..15).map(|_| end(Ok(WriteOutcome::Untracked)));
+        assert!(ended.all(|(_, ready, _, _)| ready == 0));
 
-        // and when all have, then as many can be sent as the limit is.
-        for _ in 0..17 {
-            end(Ok(WriteOutcome::Untracked));
-        }
-        let limit = in_flight.state.lock().expect("the limit").limit.limit();
-        assert_eq!(in_flight.permits.available_permits(), limit);
-        assert!((16..20).contains(&limit), "{limit}");
+        // and then as many are in flight as the limit is.
+        let (_, ready, in_flight, limit) = end(Ok(WriteOutcome::Untracked));
+        assert_eq!((ready > 0, in_flight), (true, limit));
     }
 
     #[rstest]

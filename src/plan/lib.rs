@@ -142,6 +142,10 @@ pub enum WriteRank {
     /// Lets a job run, stops it, or releases quota, or something waits for it that does.
     #[default]
     Decision,
+    /// Admits a Workload, after which its job can be started.
+    Admission,
+    /// Creates the Workload by which a job requests quota.
+    QuotaRequest,
     /// Reports the numbers of a queue in its status.
     QueueStatus,
     /// Reports in a status how far an object is on its way to a state that something waits for.
@@ -150,6 +154,13 @@ pub enum WriteRank {
     PendingCondition,
     /// Reports new numbers in the message of a pending Workload, whose reason is unchanged.
     PendingMessage,
+}
+
+impl WriteRank {
+    /// Returns true if the write decides, and false if it only reports.
+    pub fn decides(self) -> bool {
+        self <= Self::QuotaRequest
+    }
 }
 
 /// The operation of a write.

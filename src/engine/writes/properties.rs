@@ -82,6 +82,8 @@ fn histories() -> impl Strategy<Value = Vec<Step>> {
     let object = 0..OBJECTS.len();
     let rank = prop::sample::select(vec![
         WriteRank::Decision,
+        WriteRank::Admission,
+        WriteRank::QuotaRequest,
         WriteRank::QueueStatus,
         WriteRank::Progress,
         WriteRank::PendingCondition,

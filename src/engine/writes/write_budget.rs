@@ -104,7 +104,7 @@ impl<P: Ord + Clone> WriteBudget<P> {
     /// Decides whether a write can be sent. `is_granted` is the answer of
     /// [`take_grant`](Self::take_grant).
     pub(super) fn admit(&mut self, planner: &P, write: &Write, is_granted: bool, now: Timestamp) -> Admission {
-        if write.rank == WriteRank::Decision {
+        if write.rank.decides() {
             return Admission::Admitted;
         }
         if let Some(next) = self.next_queue_status(&write.target).filter(|next| *next > now) {
@@ -135,7 +135,7 @@ impl<P: Ord + Clone> WriteBudget<P> {
     /// Records that a write is sent.
     pub(super) fn begin(&mut self, planner: &P, id: WriteId, write: &Write, now: Timestamp) {
         self.in_flight.insert(id, write.rank);
-        self.decisions_in_flight += usize::from(write.rank == WriteRank::Decision);
+        self.decisions_in_flight += usize::from(write.rank.decides());
         if write.rank == WriteRank::QueueStatus {
             self.queue_statuses.retain(|_, at| later(*at, QUEUE_STATUS_INTERVAL) > now);
             self.queue_statuses.insert(write.target.clone(), now);
@@ -155,7 +155,7 @@ impl<P: Ord + Clone> WriteBudget<P> {
 
     /// Records the result of a write; returns the planners whose turn has come.
     pub(super) fn on_result(&mut self, id: WriteId, is_accepted: bool, now: Timestamp) -> Vec<P> {
-        if self.in_flight.remove(&id) == Some(WriteRank::Decision) {
+        if self.in_flight.remove(&id).is_some_and(WriteRank::decides) {
             self.decisions_in_flight -= 1;
             self.credit += u32::from(is_accepted && !self.waiting.is_empty());
         }
@@ -221,7 +221,7 @@ impl<P: Ord + Clone> WriteBudget<P> {
 /// Reports whether a write waits for what happens next. The status of a queue has an interval
 /// instead.
 fn is_delayed(write: &Write) -> bool {
-    !matches!(write.rank, WriteRank::Decision | WriteRank::QueueStatus)
+    !write.rank.decides() && write.rank != WriteRank::QueueStatus
 }
 
 fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
