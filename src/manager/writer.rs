@@ -312,8 +312,8 @@ mod tests {
         // when the API server refuses one of them, then no other is sent until half of them have ended;
         let refusal = WriteError { code: Some(429), ..WriteError::unanswered("refused".to_owned()) };
         assert_eq!(end(Err(refusal)), (ApiServerLoad::High, 0, 31, 16));
-        let mut ended = (1..15).map(|_| end(Ok(WriteOutcome::Untracked)));
-        assert!(ended.all(|(_, ready, _, _)| ready == 0));
+        let mut ended = (16..31).rev().map(|left| (end(Ok(WriteOutcome::Untracked)), left));
+        assert!(ended.all(|((_, ready, in_flight, _), left)| (ready, in_flight) == (0, left)));
 
         // and then as many are in flight as the limit is.
         let (_, ready, in_flight, limit) = end(Ok(WriteOutcome::Untracked));
