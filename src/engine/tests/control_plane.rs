@@ -17,7 +17,7 @@ use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_jobframework::managed::ManagedJobsPolicy;
-use sluice_plan::{EventRecord, ServeCall, ServeRequest, Write, WriteOp};
+use sluice_plan::{EventRecord, ServeCall, ServeRequest, Write, WriteOp, WriteRank};
 use sluice_plan::{ServeAnswer, ServeReply};
 use sluice_queue::{Settings, WorkloadCounts};
 
@@ -253,6 +253,11 @@ impl ControlPlane {
             }
         }
         panic!("at {} the engine does not converge: {:#?}", self.now, self.emitted_events);
+    }
+
+    /// Returns the ranks of the delayed writes.
+    pub(super) fn delayed_ranks(&self) -> Vec<WriteRank> {
+        self.delayed_writes.iter().map(|(_, write)| write.rank).collect()
     }
 
     /// Processes the delayed writes.

@@ -5,12 +5,31 @@ use rstest::rstest;
 use super::control_plane::ControlPlane;
 use super::fixtures::{control_plane, put_cluster};
 use crate::ApiServerLoad;
+use sluice_plan::WriteRank;
 use sluice_queue::{Settings, WorkloadCounts};
 
 /// Returns whether the pending slice is reported on itself, and in the status of its ClusterQueue.
 fn reports(plane: &ControlPlane, job: &str) -> (bool, bool) {
     let is_counted = plane.object("ClusterQueue", "cq")["status"]["pendingWorkloads"] == 1;
     (plane.slice_condition(job, "QuotaReserved").is_some(), is_counted)
+}
+
+#[test]
+fn request_for_quota_gives_way_to_an_admission_and_that_to_the_gate() {
+    let mut plane = control_plane(Settings::default(), "2");
+    plane.delayed_kind = Some("Workload");
+    put_cluster(&mut plane, "first", "low", 1);
+    plane.advance(0);
+    assert_eq!(plane.delayed_ranks(), [WriteRank::QuotaRequest]);
+
+    plane.deliver_delayed_writes();
+    plane.advance(0);
+    assert_eq!(plane.delayed_ranks(), [WriteRank::Admission]);
+
+    plane.delayed_kind = Some("RayCluster");
+    plane.deliver_delayed_writes();
+    plane.advance(0);
+    assert!(plane.delayed_ranks().contains(&WriteRank::Decision), "{:?}", plane.delayed_ranks());
 }
 
 #[test]
