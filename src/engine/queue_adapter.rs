@@ -20,7 +20,7 @@ use sluice_queue::pending::PendingCause;
 use sluice_queue::{self as queue, Decision, DecisionTarget, Input, WorkloadCounts, status};
 
 /// The scheduler and its decision log.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct QueueAdapter {
     scheduler: queue::Scheduler,
     tracks_pods_ready: bool,
@@ -129,7 +129,9 @@ impl QueueAdapter {
                             write.blocked_while_in_flight(covered_clusters(workload))
                         }
                         Decision::Pending { cause, .. } => write.ranked(pending_rank(workload, cause)),
-                        Decision::Admit { .. } => write.ranked(WriteRank::Admission),
+                        Decision::Admit { .. } => {
+                            write.ranked(WriteRank::Admission).with_priority(workload.spec.priority.unwrap_or_default())
+                        }
                         _ => write,
                     });
                     plan.events.extend(workload_events::decision_events(workload, &decided, &effect));

@@ -166,7 +166,10 @@ fn request_slice(
         let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
         let parts = preemptible_parts::for_record(&record, request.members, request.context.creates_pods);
         let slice = new_slice(request, SliceRecord { sequence, parts, ..record }, held);
-        plan.write(Write::create(&slice).ranked(WriteRank::QuotaRequest).blocked_while_in_flight(blockers));
+        let creation = Write::create(&slice)
+            .ranked(WriteRank::QuotaRequest)
+            .with_priority(slice.spec.priority.unwrap_or_default());
+        plan.write(creation.blocked_while_in_flight(blockers));
     }
 }
 

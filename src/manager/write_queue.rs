@@ -2,7 +2,9 @@
 //!
 //! Writes of a higher rank precede those of a lower one, so a job that can be started is started
 //! before another one requests quota: jobs start one after the other, instead of all at the end.
+//! Among writes of one rank, those for Workloads of a higher priority come first.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 use sluice_plan::WriteRank;
@@ -11,11 +13,15 @@ use sluice_plan::WriteRank;
 /// for ever.
 const OLDEST_EVERY: u64 = 8;
 
+/// Rank of a write, and the priority of its Workload. The lowest value is sent first.
+type Precedence = (WriteRank, Reverse<i32>);
+
 /// Writes that wait. `T` is a write.
 #[derive(Debug)]
 pub(super) struct WriteQueue<T> {
-    /// Those of each rank in the order of their arrival, each with its number. No list is empty.
-    waiting: BTreeMap<WriteRank, VecDeque<(u64, T)>>,
+    /// Those of each precedence in the order of their arrival, each with its number. No list is
+    /// empty.
+    waiting: BTreeMap<Precedence, VecDeque<(u64, T)>>,
     arrivals: u64,
     taken: u64,
 }
@@ -27,10 +33,10 @@ impl<T> Default for WriteQueue<T> {
 }
 
 impl<T> WriteQueue<T> {
-    /// Adds a write.
-    pub(super) fn push(&mut self, rank: WriteRank, write: T) {
+    /// Adds a write of this rank, for a Workload of this priority.
+    pub(super) fn push(&mut self, rank: WriteRank, priority: i32, write: T) {
         self.arrivals += 1;
-        self.waiting.entry(rank).or_default().push_back((self.arrivals, write));
+        self.waiting.entry((rank, Reverse(priority))).or_default().push_back((self.arrivals, write));
     }
 
     /// Removes the next write; `None` if none waits.
@@ -38,11 +44,11 @@ impl<T> WriteQueue<T> {
         let first = self.waiting.first_key_value();
         let oldest = || self.waiting.iter().min_by_key(|(_, writes)| writes.front().map(|(arrival, _)| *arrival));
         self.taken += 1;
-        let rank = *if self.taken.is_multiple_of(OLDEST_EVERY) { oldest() } else { first }?.0;
-        let writes = self.waiting.get_mut(&rank)?;
+        let precedence = *if self.taken.is_multiple_of(OLDEST_EVERY) { oldest() } else { first }?.0;
+        let writes = self.waiting.get_mut(&precedence)?;
         let next = writes.pop_front();
         if writes.is_empty() {
-            self.waiting.remove(&rank);
+            self.waiting.remove(&precedence);
         }
         next.map(|(_, write)| write)
     }
@@ -54,11 +60,11 @@ mod tests {
 
     fn queue(writes: impl IntoIterator<Item = (WriteRank, u32)>) -> WriteQueue<u32> {
         let mut queue = WriteQueue::default();
-        writes.into_iter().for_each(|(rank, write)| queue.push(rank, write));
+        writes.into_iter().for_each(|(rank, write)| queue.push(rank, 0, write));
         queue
     }
 
-    fn drain(mut queue: WriteQueue<u32>) -> Vec<u32> {
+    fn drain<T>(mut queue: WriteQueue<T>) -> Vec<T> {
         std::iter::from_fn(|| queue.pop()).collect()
     }
 
@@ -76,12 +82,23 @@ mod tests {
     }
 
     #[test]
+    fn higher_priority_precedes_within_its_rank() {
+        let mut queue = WriteQueue::default();
+        queue.push(WriteRank::Admission, -1, "low");
+        queue.push(WriteRank::Admission, 100, "high");
+        queue.push(WriteRank::QuotaRequest, 1000, "request");
+        queue.push(WriteRank::Admission, 100, "high, later");
+
+        assert_eq!(drain(queue), ["high", "high, later", "low", "request"]);
+    }
+
+    #[test]
     fn lowest_rank_is_not_starved() {
         // Given one report, and more decisions with each write that is sent,
         let mut queue = queue([(WriteRank::PendingMessage, 0), (WriteRank::Decision, 1)]);
         let mut sent = Vec::new();
         for next in 2..20 {
-            queue.push(WriteRank::Decision, next);
+            queue.push(WriteRank::Decision, 0, next);
             sent.extend(queue.pop());
         }
 

@@ -111,7 +111,7 @@ impl PendingWrites {
 
     /// Adds a write; returns those that can be sent now.
     fn push(&mut self, id: WriteId, write: Write) -> Vec<IdentifiedWrite> {
-        self.waiting.push(write.rank, (id, write));
+        self.waiting.push(write.rank, write.priority, (id, write));
         self.take_ready()
     }
 

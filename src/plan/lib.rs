@@ -133,6 +133,9 @@ pub struct Write {
     pub blocked_by: Vec<ObjectRef>,
     /// Precedence over other writes.
     pub rank: WriteRank,
+    /// Priority of the Workload that the write admits or requests quota with: of two such writes
+    /// that wait, the one of the higher priority is sent first. 0 for all others.
+    pub priority: i32,
 }
 
 /// Precedence of a write, the first one highest. A write that only reports gives way to those that
@@ -210,7 +213,7 @@ impl WriteOp {
 impl Write {
     /// Returns a write that nothing else blocks, of the highest rank.
     pub fn new(target: ObjectRef, op: WriteOp) -> Self {
-        Self { target, op, blocked_by: Vec::new(), rank: WriteRank::default() }
+        Self { target, op, blocked_by: Vec::new(), rank: WriteRank::default(), priority: 0 }
     }
 
     /// Returns a write that creates `object`.
@@ -228,6 +231,12 @@ impl Write {
     #[must_use]
     pub fn ranked(self, rank: WriteRank) -> Self {
         Self { rank, ..self }
+    }
+
+    /// Returns this write with the priority of the Workload that it starts.
+    #[must_use]
+    pub fn with_priority(self, priority: i32) -> Self {
+        Self { priority, ..self }
     }
 
     /// Reports whether this write was planned for exactly the object version with this metadata.
