@@ -91,7 +91,7 @@ macro_rules! kinds {
         }
 
         /// The newest known version of every object of the watched kinds.
-        #[derive(Debug)]
+        #[derive(Debug, Clone)]
         pub struct ClusterState {
             $( $(#[$doc])* pub $store: Store<$kind>, )*
         }

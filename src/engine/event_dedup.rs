@@ -13,7 +13,7 @@ const DEDUPLICATION_WINDOW: SignedDuration = SignedDuration::from_mins(10);
 const PRUNE_THRESHOLD: usize = 4096;
 
 /// The recently emitted Events, with the time of emission.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct EventDeduplicator {
     emitted_at: BTreeMap<EventRecord, Timestamp>,
 }

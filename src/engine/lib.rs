@@ -52,7 +52,7 @@ pub use writes::WriteId;
 use writes::{Released, WriteTracker};
 
 /// An input to the engine: a watch event, a write result or a Serve reply.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum EngineInput {
     /// A watch listed all objects in its scope.
     Listed(Scope, ObjectList),
@@ -96,7 +96,7 @@ impl Scope {
 }
 
 /// Outcome of a write that the API server accepted.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum WriteOutcome {
     /// The object after the write.
     Object(Object),
@@ -168,7 +168,7 @@ impl Components {
 }
 
 /// Holds the observed state and plans writes, Events and Serve calls from it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Engine {
     components: Components,
     /// Selects the jobs to manage.

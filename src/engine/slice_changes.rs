@@ -9,7 +9,7 @@ use super::planner_key::JobKey;
 
 /// The Workloads whose admission is withheld for each job: its last plan changes or deletes them, or
 /// its next plan will.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct PlannedSliceChanges {
     by_job: BTreeMap<JobKey, BTreeSet<ObjectKey>>,
 }

@@ -20,7 +20,7 @@ use sluice_raycluster::{self as raycluster, FieldError, PodGroup};
 use sluice_rayservice::{DesiredService, serve_config_history};
 
 /// Values derived from RayClusters, RayServices, RayJobs and ControllerRevisions.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct SpecCache {
     cluster_infos: Memo<ClusterSpecInfo>,
     desired_services: Memo<Result<DesiredService, Vec<FieldError>>>,
@@ -118,10 +118,11 @@ impl ClusterSpecInfo {
     }
 }
 
-/// Derived value of each object of a kind, computed when its spec or metadata changes.
+/// Derived value of each object of a kind, computed when its spec or metadata changes. Clones share
+/// the values.
 #[derive(Debug)]
 struct Memo<T> {
-    by_key: BTreeMap<ObjectKey, (MemoKey, T)>,
+    by_key: BTreeMap<ObjectKey, Arc<(MemoKey, T)>>,
 }
 
 /// Identifies an object version except for its status: `generation` counts the changes of the spec.
@@ -151,12 +152,18 @@ impl<T> Default for Memo<T> {
     }
 }
 
+impl<T> Clone for Memo<T> {
+    fn clone(&self) -> Self {
+        Self { by_key: self.by_key.clone() }
+    }
+}
+
 impl<T> Memo<T> {
     /// Recomputes the value of an object if more than its status changed.
     fn observe<K: Resource>(&mut self, object: &K, derive: impl FnOnce(&K) -> T) {
         let (key, origin) = (ObjectKey::of(object), MemoKey::from_object(object));
-        if self.by_key.get(&key).is_none_or(|(known, _)| *known != origin) {
-            self.by_key.insert(key, (origin, derive(object)));
+        if self.by_key.get(&key).is_none_or(|known| known.0 != origin) {
+            self.by_key.insert(key, Arc::new((origin, derive(object))));
         }
     }
 
@@ -167,7 +174,7 @@ impl<T> Memo<T> {
 
     /// Returns the value of the object with this key; `None` if it was not observed.
     fn get(&self, key: &ObjectKey) -> Option<&T> {
-        self.by_key.get(key).map(|(_, derived)| derived)
+        self.by_key.get(key).map(|derived| &derived.1)
     }
 }
 

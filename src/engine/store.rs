@@ -22,7 +22,7 @@ pub type IndexKeys = [Option<ObjectKey>; 2];
 /// Versions arrive twice, from the watch and from the responses to our own writes, and in any
 /// order. The store ignores a version older than the stored one, and a late version of a deleted
 /// object.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Store<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
     /// Resource version at which each object was deleted, until the next relist.
@@ -122,7 +122,7 @@ impl<K: Resource> Store<K> {
 }
 
 /// Result of applying a version to a [`Store`].
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Applied<K> {
     /// The version is not newer than the stored one and was ignored.
     Stale,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 /// The planners to run, with their timers.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct WorkQueue<P> {
     due: BTreeSet<P>,
     timers: BTreeMap<P, Timestamp>,

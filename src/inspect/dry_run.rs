@@ -35,8 +35,8 @@ pub struct PolicyConfig {
     pub managed_jobs: ManagedJobsPolicy,
 }
 
-/// Copy of the state, and an engine that reads and writes it.
-#[derive(Debug)]
+/// Copy of the state, and an engine that reads and writes it. A clone goes on independently.
+#[derive(Debug, Clone)]
 pub struct DryRun {
     engine: Engine,
     now: Timestamp,
@@ -65,6 +65,11 @@ impl DryRun {
     /// Returns the engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Returns the object with this kind, namespace and name; None if there is none.
+    pub fn get(&self, reference: &ObjectRef) -> Option<&Object> {
+        self.objects.get(&ObjectId::from(reference))
     }
 
     /// Returns the current objects.

@@ -7,12 +7,12 @@ use super::WriteId;
 use sluice_plan::{EventRecord, ObjectRef, Write};
 
 /// The Events that wait for writes, by plan.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct DeferredEvents {
     by_plan: Vec<PlanEvents>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct PlanEvents {
     /// The writes that have not succeeded yet; never empty.
     pending_writes: BTreeSet<WriteId>,

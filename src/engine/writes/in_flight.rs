@@ -12,13 +12,13 @@ pub type WriteId = u64;
 ///
 /// A planner that wants to write an object with a write in flight replans after that write
 /// completes. So no plan is based on an object whose newest version has not arrived yet.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct InFlight<P> {
     last_id: WriteId,
     by_target: BTreeMap<ObjectRef, WriteInFlight<P>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct WriteInFlight<P> {
     id: WriteId,
     /// The API server accepted the deletion, and its watch event has not arrived yet.

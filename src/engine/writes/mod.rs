@@ -62,7 +62,7 @@ const UNANSWERED_WRITE_TIMEOUT: SignedDuration = SignedDuration::from_secs(60);
 const SILENT_CONFLICTS: u32 = 5;
 
 /// The writes under way, and what they imply until their effect is observed.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct WriteTracker {
     in_flight: InFlight<PlannerKey>,
     unacknowledged: UnacknowledgedWrites<PlannerKey>,

@@ -32,14 +32,14 @@ pub(super) fn forgotten_at(backoff_end: Timestamp) -> Timestamp {
 }
 
 /// The planners whose last write failed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct PlannerBackoffs<P> {
     by_planner: BTreeMap<P, Backoff>,
     /// The planner that waits for a newer version of each object.
     conflicts: BTreeMap<ObjectRef, P>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Backoff {
     /// Number of consecutive failures.
     failures: u32,

@@ -21,12 +21,12 @@ use sluice_api::kueue::scheduling_gate::{self, is_gated};
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// Pods that may exist or run without having been observed, by write.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct PodExpectations {
     by_write: BTreeMap<WriteId, PodExpectation>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct PodExpectation {
     pod: ObjectRef,
     owner: PodOwnerId,

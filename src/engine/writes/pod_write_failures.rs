@@ -16,13 +16,13 @@ use sluice_plan::{ObjectRef, Write, WriteOp};
 use sluice_raycluster::{RayNodeType, ReplicaFailure};
 
 /// Rejected pod writes, by planner and pod.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct PodWriteFailures {
     by_planner: BTreeMap<PlannerKey, BTreeMap<ObjectRef, FailedPodWrite>>,
 }
 
 /// A rejected pod write and its backoff.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct FailedPodWrite {
     failure: ReplicaFailure,
     /// Number of consecutive failures.

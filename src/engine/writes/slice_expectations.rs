@@ -11,7 +11,7 @@ use sluice_api::kueue::Workload;
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// The last slice created for each job and not observed yet, by the uid of the job.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct SliceExpectations {
     last_by_job: BTreeMap<String, ObjectRef>,
 }

@@ -14,12 +14,12 @@ use super::UNANSWERED_WRITE_TIMEOUT;
 use sluice_plan::{ObjectRef, Write, WriteOp};
 
 /// The unacknowledged writes, by target.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct UnacknowledgedWrites<P> {
     by_target: BTreeMap<ObjectRef, UnacknowledgedWrite<P>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct UnacknowledgedWrite<P> {
     /// One of the writes is a delete, which versions without a deletion timestamp do not resolve.
     is_deletion: bool,

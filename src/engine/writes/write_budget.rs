@@ -26,7 +26,7 @@ const QUEUE_STATUS_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 const REPORT_DELAY: SignedDuration = SignedDuration::from_secs(1);
 
 /// The writes in flight by rank, and the planners whose reports wait.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct WriteBudget<P> {
     in_flight: BTreeMap<WriteId, WriteRank>,
     /// Number of those that decide.

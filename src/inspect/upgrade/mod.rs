@@ -165,7 +165,7 @@ pub fn plan(
 /// Returns the outcomes of the strategies for a RayService that has a cluster. `second` is the
 /// outcome of a second cluster at full size.
 fn strategy_outcomes(
-    sandbox: &Sandbox<'_>,
+    sandbox: &Sandbox,
     service: &RayService,
     second: DryRunOutcome,
     asked: RequestedStrategy,
@@ -190,7 +190,7 @@ fn strategy_outcomes(
     let is_alternative = new_cluster.verdict != PlanVerdict::Fits && strategies::supports_incremental(service);
     let mut strategies = vec![new_cluster];
     if (asked == RequestedStrategy::Incremental || surge.is_some() || is_alternative)
-        && let Some(serving) = sandbox.active_cluster()?
+        && let Some(serving) = sandbox.active_cluster()
     {
         strategies.extend(
             IncrementalPlanner { sandbox, service, serving }
@@ -203,7 +203,7 @@ fn strategy_outcomes(
 
 /// Chooses the surge of an incremental upgrade.
 struct IncrementalPlanner<'a> {
-    sandbox: &'a Sandbox<'a>,
+    sandbox: &'a Sandbox,
     service: &'a RayService,
     serving: PlannedCluster,
 }
@@ -309,11 +309,7 @@ fn last_satisfying(
 /// Returns the outcome of the Recreate strategy. If two clusters never fit, Sluice recreates the
 /// cluster itself when the annotation allows it; otherwise the RayService has to be deleted and
 /// created.
-fn recreate_outcome(
-    sandbox: &Sandbox<'_>,
-    service: &RayService,
-    never_both: bool,
-) -> Result<StrategyOutcome, PlanError> {
+fn recreate_outcome(sandbox: &Sandbox, service: &RayService, never_both: bool) -> Result<StrategyOutcome, PlanError> {
     let annotated = strategies::with_recreate_fallback(service);
     if never_both {
         let outcome = sandbox.try_upgrade(&annotated, None)?;
@@ -325,7 +321,7 @@ fn recreate_outcome(
 }
 
 fn strategy_outcome(
-    sandbox: &Sandbox<'_>,
+    sandbox: &Sandbox,
     strategy: Strategy,
     service: &RayService,
     outcome: DryRunOutcome,
@@ -336,7 +332,7 @@ fn strategy_outcome(
 
 /// Returns the outcome of a strategy. `timeline` gets the usage per pod of the successful dry run.
 fn strategy_outcome_with_timeline(
-    sandbox: &Sandbox<'_>,
+    sandbox: &Sandbox,
     strategy: Strategy,
     service: &RayService,
     outcome: DryRunOutcome,

@@ -185,11 +185,7 @@ impl DryRunOutcome {
 
     /// Converts the outcome for the search for the minimum quota.
     pub(super) fn into_trial(self) -> Trial {
-        Trial {
-            succeeds: self.verdict == PlanVerdict::Fits,
-            used: self.usage_after.into_keys().collect(),
-            suggested: self.suggested_quota,
-        }
+        Trial { succeeds: self.verdict == PlanVerdict::Fits, used: self.usage_after, suggested: self.suggested_quota }
     }
 
     /// Returns the preempted jobs.

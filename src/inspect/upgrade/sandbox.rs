@@ -23,16 +23,16 @@ use sluice_plan::ObjectRef;
 
 /// State before the upgrade, at a fixpoint, with the manifests applied except the RayService.
 #[derive(Debug, Clone)]
-pub(super) struct Sandbox<'a> {
-    snapshot: Snapshot,
-    policy: &'a PolicyConfig,
-    now: Timestamp,
+pub(super) struct Sandbox {
+    /// Dry run that each attempt continues in a copy of its own: what the attempt does not change
+    /// is not decided again.
+    before: DryRun,
     service: ObjectRef,
     /// True if the existing RayService is deleted before the new one is created.
     deletes_first: bool,
 }
 
-impl<'a> Sandbox<'a> {
+impl Sandbox {
     /// Applies the manifests except the RayService, which is returned with the manifest applied.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl<'a> Sandbox<'a> {
     pub(super) fn new(
         snapshot: &Snapshot,
         manifests: Vec<Value>,
-        policy: &'a PolicyConfig,
+        policy: &PolicyConfig,
         now: Timestamp,
     ) -> Result<(Self, RayService), PlanError> {
         let mut dry_run = DryRun::start(snapshot, policy, now);
@@ -59,8 +59,7 @@ impl<'a> Sandbox<'a> {
         let one = <[RayService; 1]>::try_from(services);
         let [service] = one.map_err(|all| PlanError::NotOneService { found: all.len() })?;
         dry_run.run_to_fixpoint(|_| ())?;
-        let sandbox =
-            Self { snapshot: dry_run.snapshot(), policy, now, service: ObjectRef::of(&service), deletes_first: false };
+        let sandbox = Self { before: dry_run, service: ObjectRef::of(&service), deletes_first: false };
         Ok((sandbox, service))
     }
 
@@ -70,23 +69,18 @@ impl<'a> Sandbox<'a> {
     }
 
     /// Returns the active cluster; None if there is none.
-    ///
-    /// # Errors
-    /// If the dry run doesn't converge.
-    pub(super) fn active_cluster(&self) -> Result<Option<PlannedCluster>, PlanError> {
-        let mut dry_run = DryRun::start(&self.snapshot, self.policy, self.now);
-        dry_run.run_to_fixpoint(|_| ())?;
+    pub(super) fn active_cluster(&self) -> Option<PlannedCluster> {
         let see = |snapshot: JobSnapshot<'_>| {
             snapshot.job.members().into_iter().find(|member| !member.is_surge && !member.is_terminating)
         };
-        let Some(member) = dry_run.engine().with_job(&self.service, see).flatten() else { return Ok(None) };
+        let member = self.before.engine().with_job(&self.service, see).flatten()?;
         let cluster = ObjectRef::named::<RayCluster>(self.service.namespace.clone(), member.name);
-        Ok(match (self.snapshot.get(&self.service), self.snapshot.get(&cluster)) {
-            (Some(Object::RayService(service)), Some(Object::RayCluster(cluster))) => {
+        match (self.before.get(&self.service)?, self.before.get(&cluster)?) {
+            (Object::RayService(service), Object::RayCluster(cluster)) => {
                 Some(PlannedCluster::new(service, Some(cluster.as_ref().clone())))
             }
             _ => None,
-        })
+        }
     }
 
     /// Returns a copy in which the RayService is deleted before the new one is created.
@@ -104,7 +98,7 @@ impl<'a> Sandbox<'a> {
         to: &RayService,
         quota: Option<(&str, &FlavorResourceAmounts)>,
     ) -> Result<DryRunOutcome, PlanError> {
-        let mut dry_run = DryRun::start(&self.snapshot, self.policy, self.now);
+        let mut dry_run = self.before.clone();
         if let Some(queue) = quota.and_then(|(queue, quota)| Some(with_quota(self.cluster_queue(queue)?, quota))) {
             dry_run.apply(&queue);
         }
@@ -159,7 +153,7 @@ impl<'a> Sandbox<'a> {
     }
 
     fn cluster_queue(&self, name: &str) -> Option<&ClusterQueue> {
-        match self.snapshot.get(&ObjectRef::named::<ClusterQueue>(None, name.to_owned()))? {
+        match self.before.get(&ObjectRef::named::<ClusterQueue>(None, name.to_owned()))? {
             Object::ClusterQueue(queue) => Some(queue),
             _ => None,
         }
