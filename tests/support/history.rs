@@ -4,7 +4,7 @@
 //! one order and replayed: after each change, the state is exactly what it was then. Nothing is
 //! sampled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use futures::StreamExt;
@@ -19,6 +19,8 @@ use sluice_api::kueue::{ClusterQueue, Cohort, Workload};
 use sluice_api::ray::{RayCluster, RayService};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+
+use super::invariants::{object_key, replaced_slice_key};
 
 /// One change of one object.
 #[derive(Debug, Clone)]
@@ -74,26 +76,72 @@ pub struct State {
     pub services: BTreeMap<String, Service>,
     /// HTTPRoutes by `NAMESPACE/NAME`.
     pub http_routes: BTreeMap<String, HTTPRoute>,
+    /// Workloads that replace another one: the key of that one, and their own.
+    replacements: BTreeSet<(String, String)>,
+    /// Keys of the RayClusters by uid.
+    cluster_keys: BTreeMap<String, String>,
 }
 
 impl State {
+    /// Returns a state of these Workloads.
+    pub fn from_workloads(workloads: impl Iterator<Item = Workload>) -> Self {
+        let mut state = Self::default();
+        workloads.for_each(|workload| state.apply_workload(&workload, false));
+        state
+    }
+
     /// Applies a change.
     pub fn apply(&mut self, change: &Change) {
         match &change.object {
             Object::ClusterQueue(object) => insert_or_remove(&mut self.cluster_queues, object, change.deleted),
             Object::Cohort(object) => insert_or_remove(&mut self.cohorts, object, change.deleted),
-            Object::Workload(object) => insert_or_remove(&mut self.workloads, object, change.deleted),
+            Object::Workload(object) => self.apply_workload(object, change.deleted),
             Object::RayService(object) => insert_or_remove(&mut self.ray_services, object, change.deleted),
-            Object::RayCluster(object) => insert_or_remove(&mut self.ray_clusters, object, change.deleted),
+            Object::RayCluster(object) => self.apply_cluster(object, change.deleted),
             Object::Pod(object) => insert_or_remove(&mut self.pods, object, change.deleted),
             Object::Service(object) => insert_or_remove(&mut self.services, object, change.deleted),
             Object::HTTPRoute(object) => insert_or_remove(&mut self.http_routes, object, change.deleted),
         }
     }
+
+    /// Returns the Workloads that replace the one with this key.
+    pub fn replacements_of<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a Workload> {
+        let all = self.replacements.range((key.to_owned(), String::new())..);
+        let of_key = all.take_while(move |(replaced, _)| replaced == key);
+        of_key.filter_map(|(_, replacement)| self.workloads.get(replacement))
+    }
+
+    /// Returns the RayCluster with this uid.
+    pub fn cluster_with_uid(&self, uid: &str) -> Option<&RayCluster> {
+        self.ray_clusters.get(self.cluster_keys.get(uid)?)
+    }
+
+    fn apply_workload(&mut self, workload: &Workload, gone: bool) {
+        let key = object_key(workload);
+        let replaced = |workload: &Workload| replaced_slice_key(workload).cloned();
+        if let Some(replaced) = self.workloads.get(&key).and_then(replaced) {
+            self.replacements.remove(&(replaced, key.clone()));
+        }
+        if let Some(replaced) = replaced(workload).filter(|_| !gone) {
+            self.replacements.insert((replaced, key));
+        }
+        insert_or_remove(&mut self.workloads, workload, gone);
+    }
+
+    fn apply_cluster(&mut self, cluster: &RayCluster, gone: bool) {
+        let key = object_key(cluster);
+        if let Some(uid) = self.ray_clusters.get(&key).and_then(ResourceExt::uid) {
+            self.cluster_keys.remove(&uid);
+        }
+        if let Some(uid) = cluster.uid().filter(|_| !gone) {
+            self.cluster_keys.insert(uid, key);
+        }
+        insert_or_remove(&mut self.ray_clusters, cluster, gone);
+    }
 }
 
 fn insert_or_remove<K: Resource + Clone>(map: &mut BTreeMap<String, K>, object: &K, gone: bool) {
-    let key = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+    let key = object_key(object);
     if gone {
         map.remove(&key);
     } else {

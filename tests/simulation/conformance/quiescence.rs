@@ -14,7 +14,7 @@ use sluice_api::quantity::Amount;
 
 use crate::quiescence::reserved_amounts;
 use sluice_testkit::history::State;
-use sluice_testkit::invariants::{object_key, usage};
+use sluice_testkit::invariants::usage;
 
 /// Deletion time of a cluster that no longer serves.
 const DELETE_AFTER: &str = "/metadata/annotations/sluice.dev~1delete-after";
@@ -23,8 +23,7 @@ const DELETE_AFTER: &str = "/metadata/annotations/sluice.dev~1delete-after";
 pub(super) fn pending_work<'a>(objects: impl Iterator<Item = &'a Value> + Clone) -> Option<String> {
     let uids: BTreeSet<&str> = objects.clone().map(|object| text(object, "/metadata/uid")).collect();
     let workloads = objects.clone().filter(|object| text(object, "/kind") == "Workload").map(decoded::<Workload>);
-    let by_key = workloads.map(|workload| (object_key(&workload), workload));
-    let all = ObjectSet { objects, workloads: State { workloads: by_key.collect(), ..State::default() } };
+    let all = ObjectSet { objects, workloads: State::from_workloads(workloads) };
     all.objects.clone().find_map(|object| {
         let why = terminating_reason(object).or_else(|| orphaned_reason(object, &uids)).or_else(|| {
             match text(object, "/kind") {

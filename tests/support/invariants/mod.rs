@@ -217,7 +217,7 @@ pub fn counts_toward_usage(state: &State, workload: &Workload) -> bool {
 /// successors.
 fn has_admitted_successor(state: &State, workload: &Workload) -> bool {
     let key = object_key(workload);
-    let mut successors = state.workloads.values().filter(|other| replaced_slice_key(other) == Some(&key));
+    let mut successors = state.replacements_of(&key);
     successors.any(|next| holds_quota(next) || is_finished(next) && has_admitted_successor(state, next))
 }
 

@@ -78,10 +78,7 @@ impl PodTracker {
         let Some(cluster) = owner_uid(pod) else { return Vec::new() };
         let strategy =
             |cluster: &RayCluster| cluster.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_);
-        let is_recreated = state.ray_clusters.values().any(|known| {
-            known.uid().as_ref() == Some(&cluster) && strategy(known) == Some(RayClusterUpgradeType::Recreate)
-        });
-        if !is_recreated {
+        if state.cluster_with_uid(&cluster).and_then(strategy) != Some(RayClusterUpgradeType::Recreate) {
             return Vec::new();
         }
         let Some(kinds) = self.template_keys.get(&cluster) else { return Vec::new() };
@@ -217,7 +214,7 @@ fn cluster_uid_of_pod(state: &State, pod: &Pod) -> Option<String> {
 
 /// Returns the uid of the queued job that a cluster belongs to, or `None` for one without a queue.
 fn job_uid_of_cluster(state: &State, cluster: &str) -> Option<String> {
-    if let Some(cluster) = state.ray_clusters.values().find(|known| known.metadata.uid.as_deref() == Some(cluster)) {
+    if let Some(cluster) = state.cluster_with_uid(cluster) {
         return cluster.labels().contains_key(QUEUE_NAME_LABEL).then(|| job_uid(cluster));
     }
     // The cluster was deleted but its pods may still exist: the job that reserved their quota must
