@@ -19,21 +19,28 @@ const RAY_VERSION: &str = "2.52.0";
 /// Version of Ray that an upgrade introduces.
 pub const UPGRADED_RAY_VERSION: &str = "2.53.0";
 
-/// Returns the object that the user creates. An upgrade is not created: it patches a RayService.
-pub fn item(plan: &LoadPlan, item: &Item) -> NewObject {
+/// What a user sends to start an item.
+pub enum UserRequest {
+    /// Creates an object.
+    Create(NewObject),
+    /// Upgrades a RayService with this merge patch.
+    Upgrade(Value),
+}
+
+/// Returns what the user sends to start an item.
+pub fn user_request(plan: &LoadPlan, item: &Item) -> UserRequest {
     let class = plan.class_of(item);
     let (resource, body) = match class.kind {
         Kind::Workload => (WORKLOADS, workload(plan, item)),
         Kind::Job => (JOBS, job(plan, item)),
         Kind::RayCluster => (RAY_CLUSTERS, ray_cluster(plan, item)),
-        Kind::RayService | Kind::Upgrade => (RAY_SERVICES, ray_service(plan, item)),
+        Kind::RayService => (RAY_SERVICES, ray_service(plan, item)),
+        Kind::Upgrade => {
+            let cluster = cluster_spec(class.cpu, UPGRADED_RAY_VERSION);
+            return UserRequest::Upgrade(json!({"spec": {"rayClusterConfig": cluster}}));
+        }
     };
-    NewObject { resource, namespace: Some(plan.namespace_of(item).to_owned()), body }
-}
-
-/// Returns the merge patch by which a user upgrades a RayService.
-pub fn upgrade(plan: &LoadPlan, item: &Item) -> Value {
-    json!({"spec": {"rayClusterConfig": cluster_spec(plan.class_of(item).cpu, UPGRADED_RAY_VERSION)}})
+    UserRequest::Create(NewObject { resource, namespace: Some(plan.namespace_of(item).to_owned()), body })
 }
 
 /// Returns the name of the RayCluster of an object; a Job has the same name as its Workload.

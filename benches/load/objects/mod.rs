@@ -7,8 +7,8 @@ mod status;
 use serde_json::Value;
 
 pub use load::{
-    UPGRADED_RAY_VERSION, cluster_name, cluster_of_service, head_service, item, pod, replaced_cluster_name,
-    service_names, services_of_service, upgrade, workload_of,
+    UPGRADED_RAY_VERSION, UserRequest, cluster_name, cluster_of_service, head_service, pod, replaced_cluster_name,
+    service_names, services_of_service, user_request, workload_of,
 };
 pub use queues::queues;
 pub use status::{admission, finished, open_gate, ray_cluster_ready, ray_service_ready, released, select_cluster};

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::feeds::Observation;
 use crate::api::{ApiClient, ApiError, Write};
 use crate::error::LoadError;
-use crate::objects::{self, JOBS, RAY_CLUSTERS, RAY_SERVICES, Resource, SERVICES, WORKLOADS};
+use crate::objects::{self, JOBS, RAY_CLUSTERS, RAY_SERVICES, Resource, SERVICES, UserRequest, WORKLOADS};
 use crate::plan::{Item, LoadPlan};
 use crate::progress::Release;
 use crate::scenario::Kind;
@@ -118,12 +118,10 @@ impl Writers {
 
 impl Context {
     async fn create(&self, item: usize) -> Result<(), ApiError> {
-        let (plan, planned) = (&self.plan, &self.plan.items[item]);
         let sent = self.started.elapsed();
-        if plan.class_of(planned).kind == Kind::Upgrade {
-            self.client.patch(&self.patch(RAY_SERVICES, item, objects::upgrade(plan, planned))).await?;
-        } else {
-            self.client.create(&objects::item(plan, planned)).await?;
+        match objects::user_request(&self.plan, &self.plan.items[item]) {
+            UserRequest::Create(object) => self.client.create(&object).await?,
+            UserRequest::Upgrade(patch) => self.client.patch(&self.patch(RAY_SERVICES, item, patch)).await?,
         }
         let at = self.started.elapsed();
         // The run has ended if no one receives it.
