@@ -15,10 +15,8 @@ pub(super) enum Ineligible {
 
 impl FlavorAssigner<'_> {
     pub(super) fn ineligibility(&self, slot: &AssignmentUnit<'_>, flavor: &GroupFlavor) -> Option<Ineligible> {
-        let specs = slot.group.flavors.iter().filter_map(|flavor| self.flavors.get(&flavor.name));
-        let labels = || specs.flat_map(|spec| spec.node_labels.keys().map(String::as_str)).collect();
-        let unsuitable =
-            self.flavors.get(&flavor.name).and_then(|spec| slot.pod_set.node_requirements.mismatch(spec, labels));
+        let requirements = &slot.pod_set.node_requirements;
+        let unsuitable = self.flavors.get(&flavor.name).and_then(|spec| requirements.mismatch(spec));
         if let Some(problem) = unsuitable {
             return Some(Ineligible::Mismatch(problem));
         }

@@ -1,6 +1,6 @@
 //! Matches the node constraints of pods against the nodes of a ResourceFlavor.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 use serde::Deserialize;
@@ -73,34 +73,26 @@ impl NodeRequirements {
         template.decode_spec()
     }
 
-    /// Returns the reason that the nodes of `flavor` do not match, or `None` if they match. Only
-    /// label keys used by a flavor of the group are compared: other node labels are unknown here
-    /// (kueue v0.19.2 `pkg/scheduler/flavorassigner`).
-    pub(super) fn mismatch<'f>(
-        &self,
-        flavor: &ResourceFlavorSpec,
-        labels_of_group: impl FnOnce() -> BTreeSet<&'f str>,
-    ) -> Option<String> {
+    /// Returns the reason that the nodes of `flavor` do not match, or `None` if they match. Only the
+    /// label keys of the flavor itself are compared: its nodes may have any other label (kueue v0.19.0
+    /// `pkg/scheduler/flavorassigner`, kubernetes-sigs/kueue#12449).
+    pub(super) fn mismatch(&self, flavor: &ResourceFlavorSpec) -> Option<String> {
         let untolerated = flavor.node_taints.iter().find(|taint| !self.tolerates(taint, flavor));
         if let Some(taint) = untolerated {
             let value = taint.value.as_deref().map(|value| format!("={value}")).unwrap_or_default();
             return Some(format!("untolerated taint {}{value}:{}", taint.key, taint.effect));
         }
         let required = &self.affinity.node_affinity.required_during_scheduling_ignored_during_execution;
-        if self.node_selector.is_empty() && required.is_none() {
-            return None;
-        }
-        let labels_of_group = labels_of_group();
-        let known = |key: &str| labels_of_group.contains(key);
-        let mismatched =
-            self.node_selector.iter().find(|(key, value)| known(key) && flavor.node_labels.get(*key) != Some(*value));
+        let differs = |key: &String, value: &String| flavor.node_labels.get(key).is_some_and(|label| label != value);
+        let mismatched = self.node_selector.iter().find(|(key, value)| differs(key, value));
         if let Some((key, value)) = mismatched {
             return Some(format!("its nodes lack the label {key}={value} that nodeSelector requires"));
         }
         let terms = required.as_ref()?;
         let matching = |term: &NodeSelectorTerm| {
-            let known = term.match_expressions.iter().filter(|expression| known(&expression.key));
-            known.into_iter().all(|expression| expression.matches(&flavor.node_labels))
+            let known = |expression: &&NodeSelectorRequirement| flavor.node_labels.contains_key(&expression.key);
+            let mut known = term.match_expressions.iter().filter(known);
+            known.all(|expression| expression.matches(&flavor.node_labels))
         };
         (!terms.node_selector_terms.iter().any(matching))
             .then(|| "its nodes don't match the required node affinity".to_owned())
@@ -187,8 +179,13 @@ mod tests {
     )]
     #[case::in_affinity(required(&json!([{"key": "pool", "operator": "In", "values": ["a100"]}])), None)]
     #[case::not_in_affinity(required(&json!([{"key": "pool", "operator": "NotIn", "values": ["a100"]}])), Some(AFFINITY))]
-    #[case::keys_of_no_flavor_are_ignored(required(&json!([{"key": "zone", "operator": "In", "values": ["x"]}])), None)]
-    #[case::key_of_another_flavor(required(&json!([{"key": "spot", "operator": "Exists"}])), Some(AFFINITY))]
+    #[case::selects_key_of_another_flavor(json!({"tolerations": [{"operator": "Exists"}], "nodeSelector": {"tier": "premium"}}), None)]
+    #[case::key_of_another_flavor(required(&json!([{"key": "tier", "operator": "In", "values": ["premium"]}])), None)]
+    #[case::key_that_must_exist_of_another_flavor(required(&json!([{"key": "spot", "operator": "Exists"}])), None)]
+    #[case::key_of_another_flavor_and_wrong_pool(
+        required(&json!([{"key": "tier", "operator": "Exists"}, {"key": "pool", "operator": "In", "values": ["t4"]}])),
+        Some(AFFINITY)
+    )]
     #[case::greater(required(&json!([{"key": "generation", "operator": "Gt", "values": ["7"]}])), None)]
     #[case::less(required(&json!([{"key": "generation", "operator": "Lt", "values": ["7"]}])), Some(AFFINITY))]
     fn node_requirements_match_flavor(#[case] spec: Value, #[case] expected: Option<&str>) {
@@ -202,8 +199,7 @@ mod tests {
             "tolerations": [{"key": "own", "operator": "Exists"}],
         }))
         .expect("a flavor");
-        let labels = BTreeSet::from(["pool", "generation", "spot"]);
         let placement = NodeRequirements::from_template(&PodTemplate::from(json!({"spec": spec}))).expect("a pod spec");
-        assert_eq!(placement.mismatch(&flavor, || labels).as_deref(), expected);
+        assert_eq!(placement.mismatch(&flavor).as_deref(), expected);
     }
 }

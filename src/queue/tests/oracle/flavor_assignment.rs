@@ -208,9 +208,7 @@ impl AssignmentInput<'_> {
             return false;
         }
         let spec = &self.snapshot.flavors[flavor];
-        let labels = slot.flavors.iter().flat_map(|flavor| self.snapshot.flavors[flavor].node_labels.keys());
-        let labels = || labels.map(String::as_str).collect();
-        pinned.is_none_or(|pinned| pinned == flavor) && slot.pod_set.node_requirements.mismatch(spec, labels).is_none()
+        pinned.is_none_or(|pinned| pinned == flavor) && slot.pod_set.node_requirements.mismatch(spec).is_none()
     }
 
     fn choice(&self, slot: &AssignmentUnit<'_>, flavor: &str, taken: &Usage) -> FlavorChoice {
