@@ -73,7 +73,8 @@ impl DryRun {
     }
 
     /// Returns the current objects.
-    pub fn snapshot(&self) -> Snapshot {
+    #[cfg(test)]
+    pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot::new(self.objects.values().cloned())
     }
 

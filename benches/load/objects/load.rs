@@ -19,7 +19,7 @@ const RAY_VERSION: &str = "2.52.0";
 /// Version of Ray that an upgrade introduces.
 pub const UPGRADED_RAY_VERSION: &str = "2.53.0";
 
-/// What a user sends to start an item.
+/// Request by which a user starts an item.
 pub enum UserRequest {
     /// Creates an object.
     Create(NewObject),
@@ -27,7 +27,7 @@ pub enum UserRequest {
     Upgrade(Value),
 }
 
-/// Returns what the user sends to start an item.
+/// Returns the request by which the user starts an item.
 pub fn user_request(plan: &LoadPlan, item: &Item) -> UserRequest {
     let class = plan.class_of(item);
     let (resource, body) = match class.kind {
