@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::{Job as BatchJob, JobCondition, JobSpec, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
@@ -25,6 +26,7 @@ use sluice_api::kueue::names::{
     DEFAULT_POD_SET, MAX_EXEC_TIME_LABEL, MIN_PARALLELISM_ANNOTATION, PRIORITY_CLASS_LABEL, QUEUE_NAME_LABEL,
 };
 use sluice_api::kueue::scheduling_gate;
+use sluice_api::pod;
 use sluice_plan::{ObjectRef, Write};
 
 /// Value of `spec.managedBy` for the built-in Job controller; an absent value means the same.
@@ -33,6 +35,8 @@ const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 pub const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 /// Group of a Job's pods: they have no group label.
 const POD_GROUP: &str = "";
+/// Finalizer of a pod whose end the Job controller has not recorded.
+const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// Condition of a Job that succeeded.
 const COMPLETE: &str = "Complete";
 /// Condition of a Job that failed.
@@ -51,7 +55,8 @@ pub struct BatchJobAdapter<'a> {
 impl<'a> BatchJobAdapter<'a> {
     /// Creates the adapter of a Job with these pods and the templates that older pods may come
     /// from.
-    pub fn new(job: &'a BatchJob, pods: MemberPods<'a>, templates: &'a KnownTemplates<'a>) -> Self {
+    pub fn new(job: &'a BatchJob, mut pods: MemberPods<'a>, templates: &'a KnownTemplates<'a>) -> Self {
+        pods.observed.retain(|pod| !is_counted_success(job, pod));
         let shown = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
         let conditions = shown.map(|shown| to_condition(shown, job.metadata.generation)).collect();
         Self { job, meta: Cow::Borrowed(&job.metadata), pods, known_templates: templates, conditions }
@@ -245,18 +250,16 @@ pub fn pod_priority_class(job: &BatchJob) -> Option<&str> {
     job.spec.as_ref()?.template.spec.as_ref()?.priority_class_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Returns the pods that a Job runs in parallel: at most the remaining completions (kueue v0.19.2
-/// `pkg/controller/jobs/job/job_controller.go`, `podsCount` and `ReclaimablePods`).
+/// Returns the pods that a Job needs quota for: those that run, and those that the Job controller may
+/// still create.
 fn groups(job: &BatchJob) -> PodGroupDemands {
     let spec = job.spec.clone().unwrap_or_default();
     let parallelism = spec.parallelism.unwrap_or(1);
-    let succeeded = job.status.as_ref().and_then(|status| status.succeeded).unwrap_or(0);
-    let remaining = spec.completions.map_or(parallelism, |completions| completions.saturating_sub(succeeded));
-    let count = u32::try_from(parallelism.min(remaining)).unwrap_or(0);
+    let count = u32::try_from(wanted_pods(job, &spec)).unwrap_or(0);
     let mut template = spec.template;
-    let pod = template.spec.get_or_insert_default();
-    scheduling_gate::remove(pod);
-    let shape = shape_of(pod)
+    let pod_spec = template.spec.get_or_insert_default();
+    scheduling_gate::remove(pod_spec);
+    let shape = shape_of(pod_spec)
         .map_err(|source| DemandError::TemplateRequests { field: "spec.template", source: Box::new(source) })?;
     Ok(vec![PodGroupDemand {
         name: POD_GROUP.to_owned(),
@@ -268,6 +271,35 @@ fn groups(job: &BatchJob) -> PodGroupDemands {
         hosts_per_replica: 1,
         template: Arc::new(template),
     }])
+}
+
+/// Returns the number of pods that the Job controller keeps active (kubernetes v1.36
+/// `pkg/controller/job/job_controller.go`, `manageJob`). With completions, no more than remain. Without
+/// them, the first success ends the creation of pods: those that are active continue.
+fn wanted_pods(job: &BatchJob, spec: &JobSpec) -> i32 {
+    let parallelism = spec.parallelism.unwrap_or(1);
+    let status = job.status.as_ref();
+    let counted = status.and_then(|status| status.succeeded).unwrap_or(0);
+    let succeeded = counted.saturating_add(i32::try_from(uncounted_successes(job).count()).unwrap_or(i32::MAX));
+    match spec.completions {
+        Some(completions) => parallelism.min(completions.saturating_sub(succeeded)),
+        None if succeeded > 0 => status.and_then(|status| status.active).unwrap_or(0),
+        None => parallelism,
+    }
+}
+
+/// Returns the uids of the pods whose success the Job controller has recorded, and not added to
+/// `status.succeeded` yet.
+fn uncounted_successes(job: &BatchJob) -> impl Iterator<Item = &String> {
+    let uncounted = job.status.as_ref().and_then(|status| status.uncounted_terminated_pods.as_ref());
+    uncounted.into_iter().flat_map(|uncounted| uncounted.succeeded.iter().flatten())
+}
+
+/// Reports whether the status of a Job includes the success of a pod: no pod is wanted in its place.
+/// The Job controller removes its finalizer from a pod once it has recorded the pod.
+fn is_counted_success(job: &BatchJob, pod: &Pod) -> bool {
+    let is_recorded = || uncounted_successes(job).any(|uid| Some(uid) == pod.metadata.uid.as_ref());
+    pod::has_succeeded(pod) && (!pod.finalizers().iter().any(|name| name == TRACKING_FINALIZER) || is_recorded())
 }
 
 /// Reads the minimum parallelism of a Job (kueue v0.19.2 `pkg/controller/jobs/job/job_webhook.go`,
@@ -303,6 +335,66 @@ mod tests {
             KnownTemplates::from_workloads([]),
         );
         Some(BatchJobAdapter::new(&job, pods, &templates).set_gate("sum", gate)?.op)
+    }
+
+    #[rstest]
+    #[case::no_pod_has_succeeded(json!({"parallelism": 3}), json!({"active": 2}), 3)]
+    #[case::default_parallelism(json!({}), json!({}), 1)]
+    #[case::scaled_to_zero(json!({"parallelism": 0}), json!({}), 0)]
+    #[case::completions_remain(json!({"parallelism": 3, "completions": 9}), json!({"active": 3, "succeeded": 4}), 3)]
+    #[case::fewer_completions_remain(json!({"parallelism": 3, "completions": 5}), json!({"active": 1, "succeeded": 4}), 1)]
+    #[case::recorded_success(
+        json!({"parallelism": 3, "completions": 3}),
+        json!({"active": 2, "succeeded": 0, "uncountedTerminatedPods": {"succeeded": ["a"]}}),
+        2
+    )]
+    #[case::more_successes_than_completions(json!({"parallelism": 3, "completions": 3}), json!({"succeeded": 4}), 0)]
+    #[case::work_queue_is_empty(json!({"parallelism": 3}), json!({"active": 2, "succeeded": 1}), 2)]
+    #[case::work_queue_is_empty_and_one_failed(json!({"parallelism": 3}), json!({"active": 1, "succeeded": 1, "failed": 1}), 1)]
+    #[case::work_queue_is_empty_by_a_recorded_success(
+        json!({"parallelism": 3}),
+        json!({"active": 2, "uncountedTerminatedPods": {"succeeded": ["a"]}}),
+        2
+    )]
+    #[case::work_queue_is_empty_and_scaled(json!({"parallelism": 9}), json!({"active": 2, "succeeded": 1}), 2)]
+    #[case::work_queue_is_done(json!({"parallelism": 3}), json!({"succeeded": 3}), 0)]
+    fn quota_covers_what_the_job_controller_keeps_active(
+        #[case] spec: Value,
+        #[case] status: Value,
+        #[case] expected: u32,
+    ) {
+        let mut job = json!({"metadata": {"name": "sum"}, "spec": spec, "status": status});
+        job["spec"]["template"] = json!({"spec": {"containers": []}});
+        let job: BatchJob = serde_json::from_value(job).expect("a Job");
+
+        let groups = groups(&job).expect("valid");
+
+        assert_eq!(groups[0].count, expected);
+    }
+
+    #[rstest]
+    #[case::not_recorded(json!(["batch.kubernetes.io/job-tracking"]), "Succeeded", 1)]
+    #[case::recorded(json!(["batch.kubernetes.io/job-tracking"]), "Succeeded", 0)]
+    #[case::counted(json!([]), "Succeeded", 0)]
+    #[case::runs(json!(["batch.kubernetes.io/job-tracking"]), "Running", 1)]
+    fn pod_is_ready_until_its_success_is_counted(#[case] finalizers: Value, #[case] phase: &str, #[case] ready: u32) {
+        let recorded = if ready == 0 { json!({"succeeded": ["p"]}) } else { json!({}) };
+        let job: BatchJob = serde_json::from_value(json!({
+            "metadata": {"name": "sum"},
+            "spec": {"template": {"spec": {"containers": []}}},
+            "status": {"uncountedTerminatedPods": recorded},
+        }))
+        .expect("a Job");
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p", "uid": "p", "finalizers": finalizers},
+            "status": {"phase": phase, "conditions": [{"type": "Ready", "status": "True"}]},
+        }))
+        .expect("a Pod");
+        let pods = MemberPods { observed: vec![&pod], ..MemberPods::default() };
+
+        let member = BatchJobAdapter::new(&job, pods, &KnownTemplates::from_workloads([])).members().remove(0);
+
+        assert_eq!(member.ready_pods.get(POD_GROUP).copied().unwrap_or(0), ready);
     }
 
     fn gates(names: &[&str]) -> Value {

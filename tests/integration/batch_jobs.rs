@@ -172,6 +172,35 @@ async fn job_stays_within_its_quota_over_its_lifecycle() {
 }
 
 #[tokio::test]
+async fn work_queue_releases_quota_as_its_pods_succeed() {
+    // Given a Job without completions that uses all quota, and another one that is pending,
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    queue(&env, "3").await;
+    create(&env, &job("drain", json!({"parallelism": 3, "suspend": true}))).await;
+    wait_for_pods(&env, "drain", 3, 0).await;
+    create(&env, &job("next", json!({"parallelism": 2, "suspend": true}))).await;
+
+    // when its pods succeed one by one, then each releases its quota, and no other takes its place;
+    complete_pods(&env, "drain", 1).await;
+    wait_for_pods(&env, "drain", 2, 0).await;
+    wait_for_reserved_cpu(&env, "2").await;
+    complete_pods(&env, "drain", 1).await;
+    wait_for_pods(&env, "next", 2, 0).await;
+    wait_for_pods(&env, "drain", 1, 0).await;
+    wait_for_reserved_cpu(&env, "3").await;
+
+    // and the Job is complete with the last one.
+    complete_pods(&env, "drain", 1).await;
+    wait_for_reserved_cpu(&env, "2").await;
+    let drain = jobs(&env).get("drain").await.expect("the Job").status.expect("a status");
+    assert_eq!(drain.succeeded, Some(3));
+    let breaches = invariants::violations(&recorder.history().await);
+    assert!(breaches.is_empty(), "{breaches:#?}");
+}
+
+#[tokio::test]
 async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_preempted() {
     // Given a Job that already runs before Sluice starts,
     let env = TestEnv::start().await;

@@ -80,6 +80,27 @@ fn quota_is_released_as_pods_of_a_job_complete() {
 }
 
 #[test]
+fn quota_of_a_work_queue_is_released_as_its_pods_succeed() {
+    // Given a Job without completions,
+    let mut plane = control_plane(Settings::default(), "3");
+    put_job(&mut plane, "drain", "low", json!({"parallelism": 3}));
+    plane.advance(10);
+    assert_eq!(plane.running_and_gated("drain"), (3, 0));
+
+    // when two of its pods succeed, then another job gets their quota, and the last one continues.
+    put_cluster(&mut plane, "other", "low", 1);
+    plane.complete_some_pods("drain", 2);
+    plane.advance(10);
+    assert_eq!((plane.running_and_gated("drain"), plane.ungated_pod_count("other")), ((1, 0), 2));
+    assert_eq!(plane.object("Job", "drain")["spec"]["suspend"], false);
+
+    // and the Job finishes with it.
+    plane.complete_pods("drain");
+    plane.advance(10);
+    assert_eq!(finished_reason(&plane, "drain").as_deref(), Some("Succeeded"));
+}
+
+#[test]
 fn job_with_min_parallelism_scales_up_as_quota_becomes_available() {
     // Given a Job with parallelism 4 and minimum parallelism 2, and quota for three pods,
     let mut plane = control_plane(Settings::default(), "3");

@@ -69,7 +69,12 @@ impl ControlPlane {
         let active: Vec<&Name> = pods.iter().filter(|(_, phase)| phase != "Succeeded").map(|(name, _)| name).collect();
         let wanted = |field: &str| spec[field].as_u64().map(|count| usize::try_from(count).expect("few"));
         let parallelism = wanted("parallelism").unwrap_or(1);
-        let left = wanted("completions").unwrap_or(parallelism).saturating_sub(succeeded);
+        // Without completions, no pod is created after the first success.
+        let left = match wanted("completions") {
+            Some(completions) => completions.saturating_sub(succeeded),
+            None if succeeded > 0 => active.len(),
+            None => parallelism,
+        };
         let is_suspended = spec["suspend"] == true;
         let running = if is_suspended { 0 } else { parallelism.min(left) };
         for name in active.iter().skip(running) {
