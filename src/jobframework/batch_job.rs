@@ -100,8 +100,10 @@ impl GenericJob for BatchJobAdapter<'_> {
         &self.meta
     }
 
+    /// A Job with parallelism 0 is paused by its owner.
     fn wants_to_run(&self) -> bool {
-        self.job.metadata.deletion_timestamp.is_none()
+        let is_paused = self.job.spec.as_ref().is_some_and(|spec| spec.parallelism == Some(0));
+        self.job.metadata.deletion_timestamp.is_none() && !is_paused
     }
 
     fn finished(&self) -> Option<JobResult> {

@@ -16,7 +16,7 @@ use sluice_plan::{EventRecord, Plan, WriteRank};
 
 /// Reason: the whole demand of the job is admitted.
 const REASON_ADMITTED: &str = "Admitted";
-/// Reason: the owner of the job has suspended it.
+/// Reason: the owner of the job has suspended it, or scaled it to zero.
 const REASON_SUSPENDED: &str = "Suspended";
 /// Reason: the job has to name a LocalQueue and does not.
 const REASON_NO_QUEUE_NAME: &str = "NoQueueName";
@@ -96,7 +96,7 @@ fn admitted_condition(
     members: &[Member],
 ) -> Option<ConditionContent> {
     if !context.job.wants_to_run() {
-        return Some(suspended_condition(slices));
+        return Some(suspended_condition(slices, members));
     }
     let covering = slices::covering(slices);
     if let Some(why) = covering.and_then(Slice::preemption_message) {
@@ -133,13 +133,15 @@ fn names_of<'m>(members: impl Iterator<Item = &'m Member>) -> String {
 }
 
 /// Returns the condition Admitted of a job that its owner has suspended.
-fn suspended_condition(slices: &[Slice<'_>]) -> ConditionContent {
+fn suspended_condition(slices: &[Slice<'_>], members: &[Member]) -> ConditionContent {
+    let is_scaled_to_zero = !members.is_empty() && members.iter().all(Member::is_scaled_to_zero);
+    let cause = if is_scaled_to_zero { "Scaled to zero" } else { "Suspended" };
     let holder = slices.iter().find(|slice| matches!(slice.phase, SlicePhase::Admitted | SlicePhase::Evicted));
     let message = match holder {
         Some(slice) => {
-            format!("Suspended by its owner: slice {} holds quota until its pods are gone", name_of(slice))
+            format!("{cause} by its owner: slice {} holds quota until its pods are gone", name_of(slice))
         }
-        None => "Suspended by its owner: the job holds no quota".to_owned(),
+        None => format!("{cause} by its owner: the job holds no quota"),
     };
     ConditionContent::new(false, REASON_SUSPENDED, message)
 }

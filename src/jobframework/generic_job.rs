@@ -15,8 +15,8 @@ pub trait GenericJob {
     fn reference(&self) -> ObjectRef;
     /// Returns the metadata of the job.
     fn meta(&self) -> &ObjectMeta;
-    /// Returns true if the job should run: it is not being deleted and its owner has not suspended
-    /// it.
+    /// Returns true if the job should run: it is not being deleted, and its owner has neither
+    /// suspended it nor scaled it to zero.
     fn wants_to_run(&self) -> bool;
     /// Returns the result of a finished job; `None` while it is not finished.
     fn finished(&self) -> Option<JobResult> {

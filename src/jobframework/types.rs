@@ -39,6 +39,14 @@ pub struct Member {
     pub unknown_kinds: BTreeMap<PodKind, PodTemplateSpec>,
 }
 
+impl Member {
+    /// Reports whether its spec wants no pods.
+    pub fn is_scaled_to_zero(&self) -> bool {
+        let groups = self.groups.as_ref().as_ref();
+        groups.is_ok_and(|groups| !groups.is_empty() && groups.iter().all(|group| group.count == 0))
+    }
+}
+
 /// Gate of a member: `spec.suspend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {

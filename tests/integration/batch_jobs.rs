@@ -201,6 +201,35 @@ async fn work_queue_releases_quota_as_its_pods_succeed() {
 }
 
 #[tokio::test]
+async fn job_scaled_to_zero_holds_no_quota_until_it_is_scaled_up() {
+    // Given a Job that uses all quota, and another one that is pending,
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let _manager = env.manager().await;
+    queue(&env, "4").await;
+    create(&env, &job("sweep", json!({"parallelism": 4, "suspend": true}))).await;
+    wait_for_pods(&env, "sweep", 4, 0).await;
+    create(&env, &job("next", json!({"parallelism": 2, "suspend": true}))).await;
+
+    // when the first one is scaled to zero, then the other one runs, and the first one says why it does not;
+    patch_job(&env, "sweep", json!({"spec": {"parallelism": 0}})).await.expect("no parallelism");
+    wait_for_pods(&env, "next", 2, 0).await;
+    wait_for_pods(&env, "sweep", 0, 0).await;
+    wait_for_reserved_cpu(&env, "2").await;
+    eventually("the Job is reported as scaled to zero", async || {
+        admission_condition(&env, "sweep").await.filter(|(_, _, message)| message.starts_with("Scaled to zero"))
+    })
+    .await;
+
+    // and scaled up again, it runs within the quota.
+    patch_job(&env, "sweep", json!({"spec": {"parallelism": 2}})).await.expect("parallelism");
+    wait_for_pods(&env, "sweep", 2, 0).await;
+    wait_for_reserved_cpu(&env, "4").await;
+    let breaches = invariants::violations(&recorder.history().await);
+    assert!(breaches.is_empty(), "{breaches:#?}");
+}
+
+#[tokio::test]
 async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_preempted() {
     // Given a Job that already runs before Sluice starts,
     let env = TestEnv::start().await;

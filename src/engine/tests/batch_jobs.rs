@@ -101,6 +101,39 @@ fn quota_of_a_work_queue_is_released_as_its_pods_succeed() {
 }
 
 #[test]
+fn job_scaled_to_zero_holds_no_quota_until_it_is_scaled_up() {
+    // Given a Job that runs, and another one that is pending,
+    let mut plane = control_plane(Settings::default(), "3");
+    put_job(&mut plane, "sweep", "low", json!({"parallelism": 3}));
+    plane.advance(10);
+    put_job(&mut plane, "next", "low", json!({"parallelism": 2}));
+    plane.advance(10);
+    assert_eq!((plane.running_and_gated("sweep"), plane.running_and_gated("next")), ((3, 0), (0, 0)));
+
+    // when the first one is scaled to zero, then the other one gets its quota;
+    plane.apply("Job", json!({"metadata": {"name": "sweep"}, "spec": {"parallelism": 0}}));
+    plane.advance(10);
+    assert_eq!((plane.running_and_gated("sweep"), plane.running_and_gated("next")), ((0, 0), (2, 0)));
+    let message = plane.pending_message("Job", "sweep");
+    assert!(message.starts_with("Scaled to zero by its owner"), "{message}");
+
+    // scaled up, it is pending until there is quota;
+    plane.apply("Job", json!({"metadata": {"name": "sweep"}, "spec": {"parallelism": 2}}));
+    plane.advance(10);
+    assert_eq!(plane.running_and_gated("sweep"), (0, 0));
+
+    // and scaled to zero while it is pending, it is not admitted for the pods that it wanted before.
+    plane.apply("Job", json!({"metadata": {"name": "sweep"}, "spec": {"parallelism": 0}}));
+    plane.advance(10);
+    set_quota(&mut plane, "9");
+    plane.advance(10);
+    assert_eq!(plane.object("ClusterQueue", "cq")["status"]["reservingWorkloads"], 1);
+    plane.apply("Job", json!({"metadata": {"name": "sweep"}, "spec": {"parallelism": 2}}));
+    plane.advance(10);
+    assert_eq!(plane.running_and_gated("sweep"), (2, 0));
+}
+
+#[test]
 fn job_with_min_parallelism_scales_up_as_quota_becomes_available() {
     // Given a Job with parallelism 4 and minimum parallelism 2, and quota for three pods,
     let mut plane = control_plane(Settings::default(), "3");

@@ -70,10 +70,10 @@ impl ControlPlane {
         let wanted = |field: &str| spec[field].as_u64().map(|count| usize::try_from(count).expect("few"));
         let parallelism = wanted("parallelism").unwrap_or(1);
         // Without completions, no pod is created after the first success.
-        let left = match wanted("completions") {
-            Some(completions) => completions.saturating_sub(succeeded),
-            None if succeeded > 0 => active.len(),
-            None => parallelism,
+        let (left, is_complete) = match wanted("completions") {
+            Some(completions) => (completions.saturating_sub(succeeded), succeeded >= completions),
+            None if succeeded > 0 => (active.len(), active.is_empty()),
+            None => (parallelism, false),
         };
         let is_suspended = spec["suspend"] == true;
         let running = if is_suspended { 0 } else { parallelism.min(left) };
@@ -93,7 +93,7 @@ impl ControlPlane {
         if !is_suspended && self.objects[&name].pointer("/status/startTime").is_none() {
             status["startTime"] = json!(condition::whole_seconds(self.now));
         }
-        if left == 0 {
+        if is_complete {
             status["conditions"] = json!([{"type": "Complete", "status": "True", "message": "all pods are done"}]);
         }
         self.patch(&name, &json!({"status": status}));
