@@ -305,12 +305,14 @@ fn is_counted_success(job: &BatchJob, pod: &Pod) -> bool {
 }
 
 /// Reads the minimum parallelism of a Job (kueue v0.19.2 `pkg/controller/jobs/job/job_webhook.go`,
-/// `validatePartialAdmissionCreate`); `None` without the annotation.
+/// `validatePartialAdmissionCreate`); `None` without the annotation, and for a Job that is scaled to
+/// zero: whoever pauses a Job leaves its annotations as they are.
 ///
 /// # Errors
 /// If the annotation is not a number from 1 to one less than the parallelism.
 fn min_parallelism(job: &BatchJob, parallelism: i32) -> Result<Option<u32>, DemandError> {
-    let Some(text) = job.annotations().get(MIN_PARALLELISM_ANNOTATION) else { return Ok(None) };
+    let annotation = job.annotations().get(MIN_PARALLELISM_ANNOTATION).filter(|_| parallelism > 0);
+    let Some(text) = annotation else { return Ok(None) };
     let fewest = text.parse::<u32>().ok().filter(|fewest| (1..parallelism.unsigned_abs()).contains(fewest));
     fewest.map(Some).ok_or_else(|| DemandError::MinParallelism { value: text.clone(), most: parallelism - 1 })
 }
@@ -372,6 +374,22 @@ mod tests {
         let groups = groups(&job).expect("valid");
 
         assert_eq!(groups[0].count, expected);
+    }
+
+    #[rstest]
+    #[case::less_than_parallelism(3, Some(Some(2)))]
+    #[case::as_much_as_parallelism(2, None)]
+    #[case::scaled_to_zero(0, Some(None))]
+    fn min_parallelism_is_less_than_parallelism(#[case] parallelism: i32, #[case] expected: Option<Option<u32>>) {
+        let job: BatchJob = serde_json::from_value(json!({
+            "metadata": {"name": "sum", "annotations": {(MIN_PARALLELISM_ANNOTATION): "2"}},
+            "spec": {"parallelism": parallelism, "template": {"spec": {"containers": []}}},
+        }))
+        .expect("a Job");
+
+        let min_counts = groups(&job).ok().map(|groups| groups[0].min_count);
+
+        assert_eq!(min_counts, expected);
     }
 
     #[rstest]
