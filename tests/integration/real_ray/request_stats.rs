@@ -21,9 +21,13 @@ pub(super) fn print_summary(scenario: &str, requests: &[CompletedRequest]) {
     }
     let failed = requests.iter().filter(|request| request.outcome.is_err()).count();
     let seconds = requests.iter().map(|request| request.scheduled_at).max().unwrap_or_default().as_secs();
+    let slowest = requests.iter().max_by_key(|request| request.latency);
+    let slowest = slowest.map_or_else(String::new, |slowest| {
+        format!(" (slowest {} ms, sent after {} s)", slowest.latency.as_millis(), slowest.scheduled_at.as_secs())
+    });
     let by: Vec<String> = versions.iter().map(|(version, count)| format!("{count} by version {version}")).collect();
     println!(
-        "{scenario}: {} requests in {seconds} s, {failed} failed, p50 {} ms, p99 {} ms; answered {}",
+        "{scenario}: {} requests in {seconds} s, {failed} failed, p50 {} ms, p99 {} ms{slowest}; answered {}",
         requests.len(),
         percentile(50),
         percentile(99),
