@@ -117,10 +117,14 @@ fn add_condition_rules(fields: &mut Value) {
     }
 }
 
-/// Removes `nullable` and defaults of null, "" and [] from a schema and all schemas below it.
+/// Removes `nullable` and defaults of null, "" and [] from a schema and all schemas below it, and
+/// joins the lines of their descriptions.
 fn normalize_schema(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     fields.remove("nullable");
+    if let Some(Value::String(description)) = fields.get_mut("description") {
+        *description = join_lines(description);
+    }
     let empty = [Value::Null, Value::from(""), Value::Array(Vec::new())];
     if fields.get("default").is_some_and(|default| empty.contains(default)) {
         fields.remove("default");
@@ -131,6 +135,12 @@ fn normalize_schema(schema: &mut Value) {
     for property in fields.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
         normalize_schema(property.1);
     }
+}
+
+/// Joins the lines of a single paragraph: they are as long as those of a doc comment, and kubectl
+/// breaks lines at another width. Several paragraphs, which may contain lists, stay as they are.
+fn join_lines(text: &str) -> String {
+    if text.contains("\n\n") { text.to_owned() } else { text.replace('\n', " ") }
 }
 
 /// Removes defaults of zero from a status schema and all schemas below it: a default would claim a
@@ -163,6 +173,13 @@ mod tests {
                 assert!(!text.contains(keyword), "{} has {keyword}", file_name(&definition));
             }
         }
+    }
+
+    #[rstest]
+    #[case::paragraph("Name of the cohort.\nUnset means none.", "Name of the cohort. Unset means none.")]
+    #[case::paragraphs("A number:\n\n- exact\n- positive", "A number:\n\n- exact\n- positive")]
+    fn lines_of_a_paragraph_are_joined(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(join_lines(text), expected);
     }
 
     /// A CEL rule fails on an absent field, so manifests of KubeRay are accepted only with these

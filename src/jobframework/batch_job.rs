@@ -306,7 +306,7 @@ fn is_counted_success(job: &BatchJob, pod: &Pod) -> bool {
 
 /// Reads the minimum parallelism of a Job (kueue v0.19.2 `pkg/controller/jobs/job/job_webhook.go`,
 /// `validatePartialAdmissionCreate`); `None` without the annotation, and for a Job that is scaled to
-/// zero: whoever pauses a Job leaves its annotations as they are.
+/// zero: the annotation does not keep a Job from being paused.
 ///
 /// # Errors
 /// If the annotation is not a number from 1 to one less than the parallelism.
