@@ -393,16 +393,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::not_recorded(json!(["batch.kubernetes.io/job-tracking"]), "Succeeded", 1)]
-    #[case::recorded(json!(["batch.kubernetes.io/job-tracking"]), "Succeeded", 0)]
-    #[case::counted(json!([]), "Succeeded", 0)]
-    #[case::runs(json!(["batch.kubernetes.io/job-tracking"]), "Running", 1)]
-    fn pod_is_ready_until_its_success_is_counted(#[case] finalizers: Value, #[case] phase: &str, #[case] ready: u32) {
-        let recorded = if ready == 0 { json!({"succeeded": ["p"]}) } else { json!({}) };
+    #[case::not_recorded(json!(["batch.kubernetes.io/job-tracking"]), json!([]), "Succeeded", 1)]
+    #[case::recorded(json!(["batch.kubernetes.io/job-tracking"]), json!(["p"]), "Succeeded", 0)]
+    #[case::other_pod_is_recorded(json!(["batch.kubernetes.io/job-tracking"]), json!(["q"]), "Succeeded", 1)]
+    #[case::counted(json!([]), json!([]), "Succeeded", 0)]
+    #[case::runs(json!(["batch.kubernetes.io/job-tracking"]), json!([]), "Running", 1)]
+    fn pod_is_ready_until_its_success_is_counted(
+        #[case] finalizers: Value,
+        #[case] recorded: Value,
+        #[case] phase: &str,
+        #[case] ready: u32,
+    ) {
         let job: BatchJob = serde_json::from_value(json!({
             "metadata": {"name": "sum"},
             "spec": {"template": {"spec": {"containers": []}}},
-            "status": {"uncountedTerminatedPods": recorded},
+            "status": {"uncountedTerminatedPods": {"succeeded": recorded}},
         }))
         .expect("a Job");
         let pod: Pod = serde_json::from_value(json!({

@@ -3,6 +3,7 @@
 
 mod controllers;
 mod gateway_and_serve;
+mod job_pods;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -255,9 +256,9 @@ impl ControlPlane {
         panic!("at {} the engine does not converge: {:#?}", self.now, self.emitted_events);
     }
 
-    /// Returns the ranks of the delayed writes.
-    pub(super) fn delayed_ranks(&self) -> Vec<WriteRank> {
-        self.delayed_writes.iter().map(|(_, write)| write.rank).collect()
+    /// Returns the ranks and priorities of the delayed writes.
+    pub(super) fn delayed_ranks(&self) -> Vec<(WriteRank, i32)> {
+        self.delayed_writes.iter().map(|(_, write)| (write.rank, write.priority)).collect()
     }
 
     /// Processes the delayed writes.
@@ -393,38 +394,6 @@ impl ControlPlane {
         let object = self.objects.get_mut(name).expect("an existing object");
         object["metadata"]["resourceVersion"] = json!(self.versions.to_string());
         self.engine_inputs.extend(decode_object(&name.0, object).map(EngineInput::Applied));
-    }
-
-    /// Completes all ungated pods of a Job.
-    pub(super) fn complete_pods(&mut self, job: &str) {
-        self.complete_some_pods(job, usize::MAX);
-    }
-
-    /// Completes at most this number of ungated pods of a Job.
-    pub(super) fn complete_some_pods(&mut self, job: &str, most: usize) {
-        let names: Vec<String> = self.pods_of_job(job).filter(|pod| !is_gated(pod)).map(name_of).collect();
-        for name in names.into_iter().take(most) {
-            self.apply("Pod", json!({"metadata": {"name": name}, "status": {"phase": "Succeeded"}}));
-        }
-    }
-
-    /// Ungates the pods of a Job, as if they were created before its template had a gate.
-    pub(super) fn ungate_pods(&mut self, job: &str) {
-        let names: Vec<String> = self.pods_of_job(job).filter(|pod| is_gated(pod)).map(name_of).collect();
-        for name in names {
-            self.apply("Pod", json!({"metadata": {"name": name}, "spec": {"schedulingGates": null}}));
-        }
-    }
-
-    /// Counts the ungated and the gated active pods of a Job.
-    pub(super) fn running_and_gated(&self, job: &str) -> (usize, usize) {
-        let active = self.pods_of_job(job).filter(|pod| pod["status"]["phase"] != "Succeeded");
-        let (gated, running): (Vec<_>, Vec<_>) = active.partition(|pod| is_gated(pod));
-        (running.len(), gated.len())
-    }
-
-    fn pods_of_job(&self, job: &str) -> impl Iterator<Item = &Value> {
-        self.of_kind("Pod").filter(move |pod| pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] == job)
     }
 
     fn serve_reply(&mut self, call: &ServeCall) -> ServeReply {

@@ -18,18 +18,18 @@ fn reports(plane: &ControlPlane, job: &str) -> (bool, bool) {
 fn request_for_quota_gives_way_to_an_admission_and_that_to_the_gate() {
     let mut plane = control_plane(Settings::default(), "2");
     plane.delayed_kind = Some("Workload");
-    put_cluster(&mut plane, "first", "low", 1);
+    put_cluster(&mut plane, "first", "high", 1);
     plane.advance(0);
-    assert_eq!(plane.delayed_ranks(), [WriteRank::QuotaRequest]);
+    assert_eq!(plane.delayed_ranks(), [(WriteRank::QuotaRequest, 100)]);
 
     plane.deliver_delayed_writes();
     plane.advance(0);
-    assert_eq!(plane.delayed_ranks(), [WriteRank::Admission]);
+    assert_eq!(plane.delayed_ranks(), [(WriteRank::Admission, 100)]);
 
     plane.delayed_kind = Some("RayCluster");
     plane.deliver_delayed_writes();
     plane.advance(0);
-    assert!(plane.delayed_ranks().contains(&WriteRank::Decision), "{:?}", plane.delayed_ranks());
+    assert!(plane.delayed_ranks().contains(&(WriteRank::Decision, 0)), "{:?}", plane.delayed_ranks());
 }
 
 #[test]
