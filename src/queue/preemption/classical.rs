@@ -76,7 +76,7 @@ impl TargetSearch<'_> {
             self.evict(&candidate.target);
             targets.push(candidate.target.clone());
             if self.fits(want, borrowing) {
-                return self.fill_back(targets, |search| search.fits(want, borrowing));
+                return self.fill_back(targets, |search, _| search.fits(want, borrowing));
             }
         }
         self.restore_all(&targets);

@@ -64,6 +64,9 @@ struct PassResult {
     fits: bool,
     /// Candidates that the strategy did not permit.
     skipped: Vec<Target>,
+    /// True if a candidate was evicted after one was skipped. It may have lowered the share of the
+    /// preemptor, so that the skipped ones are permitted now.
+    evicts_after_skip: bool,
 }
 
 impl TargetSearch<'_> {
@@ -86,7 +89,11 @@ impl TargetSearch<'_> {
         });
         // Shares are compared with the workload added.
         self.add_usage(self.node, want.usage, 1);
-        let mut pass = self.first_pass(want, &mut candidates, strategies);
+        let mut pass = self.first_pass(want, &mut candidates, strategies, Vec::new());
+        while !pass.fits && pass.evicts_after_skip {
+            candidates = candidates.retry_with(pass.skipped);
+            pass = self.first_pass(want, &mut candidates, strategies, pass.targets);
+        }
         if !pass.fits && strategies.len() > 1 {
             pass = self.second_pass(want, pass, candidates);
         }
@@ -100,7 +107,35 @@ impl TargetSearch<'_> {
         let may_borrow = pass.targets.iter().all(|target| target.cluster_queue == self.node)
             || !self.fits(want, Borrowing::Forbidden);
         let borrowing = if may_borrow { Borrowing::Allowed } else { Borrowing::Forbidden };
-        self.fill_back(pass.targets, |search| search.fits(want, borrowing))
+        self.fill_back(pass.targets, |search, targets| {
+            search.fits(want, borrowing) && search.permits(want, targets, strategies)
+        })
+    }
+
+    /// Reports whether the strategies permit the preemption of these targets together, while they are
+    /// evicted: those of each subtree, by the last of them. An own target that is dropped raises the
+    /// share of the preemptor, so that others may no longer be permitted.
+    fn permits(&mut self, want: &PreemptionRequest<'_>, targets: &[Target], strategies: &[PreemptionStrategy]) -> bool {
+        let by_share = targets.iter().filter(|target| target.reason == PreemptionReason::InCohortFairSharing);
+        let mut last: BTreeMap<NodeId, (NodeId, &Target)> = BTreeMap::new();
+        for target in by_share {
+            if let Some((ours, theirs)) = self.subtrees_below_common(target.cluster_queue) {
+                last.insert(theirs, (ours, target));
+            }
+        }
+        self.add_usage(self.node, want.usage, 1);
+        let permitted = last.into_iter().all(|(theirs, (ours, target))| {
+            let (our_share, final_share) = (self.share(ours), self.share(theirs));
+            self.restore(target);
+            let initial_share = self.share(theirs);
+            self.evict(target);
+            strategies.iter().any(|rule| match rule {
+                PreemptionStrategy::LessThanOrEqualToFinalShare => our_share.compare(final_share).is_le(),
+                PreemptionStrategy::LessThanInitialShare => our_share.compare(initial_share).is_lt(),
+            })
+        });
+        self.add_usage(self.node, want.usage, -1);
+        permitted
     }
 
     /// Reports whether any other ClusterQueue may have to be preempted: the preemptor does not
@@ -136,14 +171,15 @@ impl TargetSearch<'_> {
         fits
     }
 
-    /// Preempts by the first strategy until the workload fits.
+    /// Preempts by the first strategy until the workload fits, beyond the `targets` of an earlier pass.
     fn first_pass(
         &mut self,
         want: &PreemptionRequest<'_>,
         candidates: &mut CandidateQueues<'_>,
         strategies: &[PreemptionStrategy],
+        targets: Vec<Target>,
     ) -> PassResult {
-        let mut pass = PassResult { targets: Vec::new(), fits: false, skipped: Vec::new() };
+        let mut pass = PassResult { targets, fits: false, skipped: Vec::new(), evicts_after_skip: false };
         let entitled = !want.needs_preemption.iter().any(|fr| self.tree.borrows(self.node, *fr, UsageView::Planned));
         let rule = strategies.first().copied().unwrap_or(PreemptionStrategy::LessThanOrEqualToFinalShare);
         while let Some(node) = self.next_cluster_queue(candidates, entitled) {
@@ -156,6 +192,7 @@ impl TargetSearch<'_> {
                 self.first_allowed_by_strategy(node, rule, candidates, &mut pass.skipped)
             };
             let Some(target) = target else { continue };
+            pass.evicts_after_skip |= !pass.skipped.is_empty();
             self.evict(&target);
             pass.targets.push(target);
             if self.fits_with_usage_added(want) {
@@ -205,7 +242,8 @@ impl TargetSearch<'_> {
         candidates: CandidateQueues<'_>,
     ) -> PassResult {
         let mut candidates = candidates.retry_with(first.skipped);
-        let mut pass = PassResult { targets: first.targets, fits: false, skipped: Vec::new() };
+        let mut pass =
+            PassResult { targets: first.targets, fits: false, skipped: Vec::new(), evicts_after_skip: false };
         while let Some(node) = self.next_cluster_queue(&mut candidates, false) {
             let allowed = self
                 .subtrees_below_common(node)

@@ -196,18 +196,18 @@ impl TargetSearch<'_> {
     }
 
     /// Drops targets that are not needed, in reverse order, and then adds the usage of all targets
-    /// again.
-    fn fill_back(&mut self, mut targets: Vec<Target>, fits: impl Fn(&mut Self) -> bool) -> Vec<Target> {
+    /// again. `suffices` reports whether the remaining targets are enough, and legal without it.
+    fn fill_back(&mut self, mut targets: Vec<Target>, suffices: impl Fn(&mut Self, &[Target]) -> bool) -> Vec<Target> {
         for index in (0..targets.len().saturating_sub(1)).rev() {
             // A part that a later part depends on can only be dropped after it.
             if targets.iter().any(|target| target.depends_on(&targets[index])) {
                 continue;
             }
-            self.restore(&targets[index]);
-            if fits(self) {
-                targets.swap_remove(index);
-            } else {
-                self.evict(&targets[index]);
+            let target = targets.remove(index);
+            self.restore(&target);
+            if !suffices(self, &targets) {
+                self.evict(&target);
+                targets.insert(index, target);
             }
         }
         self.restore_all(&targets);

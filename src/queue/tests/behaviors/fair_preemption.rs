@@ -89,6 +89,18 @@ fn long_subtrees() -> Scene {
         .queues([reclaiming_member("a", "a3c", "cpu=0"), member("b", "b3c", "cpu=0")])
 }
 
+/// Returns two queues that share the 12 CPUs of their Cohort: `a` has used 2 of them, `b` 8, and a
+/// workload of higher priority in `a` requests 5.
+fn newcomer_above_its_share_with_own_workload(scene: Scene) -> Scene {
+    let member = |name: &str| reclaiming_member(name, "all", "cpu=0").preempts_within("LowerPriority");
+    scene
+        .cohorts([cohort("all").has("cpu=12")])
+        .queues([member("a"), member("b")])
+        .admitted("a", "low cpu=2")
+        .admitted("b", "b1 cpu=2; b2 cpu=2; b3 cpu=2; b4 cpu=2")
+        .pending("a", "high cpu=5 p=100")
+}
+
 fn two_queues(a: QueueOrCohort, b: QueueOrCohort) -> Scene {
     Scene::fair_sharing().queues([a, b])
 }
@@ -209,6 +221,15 @@ fn two_queues_with_two_flavors() -> Scene {
         .queues([reclaiming_member("p", "ac", "cpu=2"), member("y", "ac", "cpu=2"), member("x", "root", "cpu=1")])
         .admitted("p", "p1 cpu=2").admitted("y", "y1 cpu=2; y2 cpu=2").admitted("x", "x1 cpu=1; x2 cpu=1").pending("p", "in cpu=1"),
     &[("x1", FAIR_SHARING), ("y1", FAIR_SHARING)])]
+#[case::own_workload_makes_way_for_the_final_share_strategy(
+    newcomer_above_its_share_with_own_workload(Scene::fair_sharing_by(PreemptionStrategy::LessThanOrEqualToFinalShare)),
+    &[("b1", FAIR_SHARING), ("low", IN_CLUSTER_QUEUE)])]
+#[case::own_workload_makes_way_for_the_initial_share_strategy(
+    newcomer_above_its_share_with_own_workload(Scene::fair_sharing_by(PreemptionStrategy::LessThanInitialShare)),
+    &[("b1", FAIR_SHARING), ("low", IN_CLUSTER_QUEUE)])]
+#[case::own_workload_makes_way_for_both_strategies(
+    newcomer_above_its_share_with_own_workload(Scene::fair_sharing()),
+    &[("b1", FAIR_SHARING), ("low", IN_CLUSTER_QUEUE)])]
 fn fair_sharing_preempts_queues_with_larger_share(#[case] mut scene: Scene, #[case] expected: &[(&str, &str)]) {
     let decided = scene.decide();
 

@@ -89,11 +89,11 @@ impl TargetSearch<'_> {
     }
 
     /// Fills back unnecessary targets, beginning with the last but one.
-    fn fill_back(&self, mut targets: Vec<Target>, may_borrow: bool) -> Vec<Target> {
+    fn fill_back(&self, mut targets: Vec<Target>, suffices: impl Fn(&[Target]) -> bool) -> Vec<Target> {
         for index in (0..targets.len() - 1).rev() {
             let mut fewer = targets.clone();
             let kept = fewer.remove(index);
-            if !fewer.iter().any(|target| target.requires(&kept)) && self.fits(&fewer, may_borrow) {
+            if !fewer.iter().any(|target| target.requires(&kept)) && suffices(&fewer) {
                 targets = fewer;
             }
         }
@@ -205,7 +205,7 @@ impl TargetSearch<'_> {
                 if self.is_still_valid(candidate, &targets, *may_borrow) {
                     targets.push(candidate.clone());
                     if self.fits(&targets, *may_borrow) {
-                        return self.fill_back(targets, *may_borrow);
+                        return self.fill_back(targets, |fewer| self.fits(fewer, *may_borrow));
                     }
                 }
             }
@@ -303,7 +303,20 @@ impl TargetSearch<'_> {
         }
         let mut pass =
             FairSharingPass { search: self, candidates: left, exhausted_nodes: BTreeSet::new(), targets: Vec::new() };
-        let spared = pass.run_first_strategy(strategies[0]);
+        let mut spared = pass.run_first_strategy(strategies[0]);
+        // The candidates that it did not allow are tried again as long as that adds targets.
+        while !pass.fits() {
+            let before = pass.targets.len();
+            for (queue, again) in spared {
+                let left = pass.candidates.remove(&queue).unwrap_or_default();
+                pass.candidates.insert(queue, [again, left].concat());
+            }
+            pass.exhausted_nodes.clear();
+            spared = pass.run_first_strategy(strategies[0]);
+            if pass.targets.len() == before {
+                break;
+            }
+        }
         let mut targets = pass.targets;
         if !self.fits(&targets, true) && strategies.len() > 1 {
             let mut pass =
@@ -316,7 +329,47 @@ impl TargetSearch<'_> {
         }
         let own = targets.iter().all(|target| target.queue == self.input.queue.name);
         let may_borrow = own || !self.fits(&targets, false);
-        self.fill_back(targets, may_borrow)
+        let suffices = |fewer: &[Target]| self.fits(fewer, may_borrow) && self.is_legal(fewer, strategies);
+        let targets = self.fill_back(targets, suffices);
+        assert!(self.is_legal(&targets, strategies), "no order of {targets:?} is allowed by {strategies:?}");
+        targets
+    }
+
+    /// Reports whether the targets can be evicted in some order in which a strategy allows each one:
+    /// tries all orders.
+    fn is_legal(&self, targets: &[Target], strategies: &[PreemptionStrategy]) -> bool {
+        let by_share = |target: &&Target| target.reason == PreemptionReason::InCohortFairSharing;
+        let (shared, others): (Vec<&Target>, Vec<&Target>) = targets.iter().partition(by_share);
+        // Evicting the others first only lowers the share of the preemptor.
+        let evicted = others.into_iter().cloned().collect();
+        self.has_legal_order(evicted, &shared, strategies)
+    }
+
+    fn has_legal_order(&self, evicted: Vec<Target>, left: &[&Target], strategies: &[PreemptionStrategy]) -> bool {
+        if left.is_empty() {
+            return true;
+        }
+        let pass = |targets: Vec<Target>| FairSharingPass {
+            search: self,
+            candidates: BTreeMap::new(),
+            exhausted_nodes: BTreeSet::new(),
+            targets,
+        };
+        (0..left.len()).any(|index| {
+            let next = left[index];
+            let (before, after) = (pass(evicted.clone()), pass([evicted.clone(), vec![next.clone()]].concat()));
+            let (ours, theirs) = before.nodes_below_common_cohort(&next.queue);
+            let share = |pass: &FairSharingPass<'_>, node: &Node| pass.quota_tree().dominant_share(node);
+            let allowed = strategies.iter().any(|rule| {
+                let ours = share(&before, &ours);
+                match rule {
+                    PreemptionStrategy::LessThanOrEqualToFinalShare => ours.compare(share(&after, &theirs)).is_le(),
+                    PreemptionStrategy::LessThanInitialShare => ours.compare(share(&before, &theirs)).is_lt(),
+                }
+            });
+            let rest: Vec<&Target> = [&left[..index], &left[index + 1..]].concat();
+            allowed && self.has_legal_order(after.targets, &rest, strategies)
+        })
     }
 }
 
