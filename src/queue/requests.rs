@@ -70,6 +70,16 @@ pub enum RequestsError {
         /// The error in the quantity.
         source: QuantityError,
     },
+    /// The pod uses devices through ResourceClaims, which have no amount that quota could cover.
+    #[error(
+        "resourceClaims {} can't be charged to a quota; request the devices as an extended resource, like \
+         nvidia.com/gpu, instead",
+        .claims.join(", ")
+    )]
+    ResourceClaims {
+        /// Names of the claims in the pod.
+        claims: Vec<String>,
+    },
     /// A request exceeds its limit; the API server rejects such a pod.
     #[error("{place} requests {request} of {resource}, which is more than its limit of {limit}")]
     AboveLimit {
@@ -100,16 +110,17 @@ pub fn pod_requests(pod: &PodSpec) -> Result<Requests, RequestsError> {
 /// RuntimeClass, in canonical form: equal amounts are written alike.
 ///
 /// # Errors
-/// Same as [`pod_requests`].
+/// Same as [`pod_requests`]; and if the pod has resource claims, which no quota covers. (Kueue charges
+/// them by DeviceClass with a feature gate, and lets them run uncharged without it.)
 pub fn pod_resources_json(pod: &PodSpec) -> Result<Value, RequestsError> {
-    Ok(RawPodSpec::from_spec(pod).parse()?.to_json())
+    Ok(RawPodSpec::from_spec(pod).without_claims()?.parse()?.to_json())
 }
 
 /// Returns the requests of a pod template like [`pod_requests`], decoding only the fields that
 /// count.
 ///
 /// # Errors
-/// If the template cannot be decoded, and as in [`pod_requests`].
+/// If the template cannot be decoded, and as in [`pod_resources_json`].
 pub fn template_requests(template: &PodTemplate) -> Result<Requests, RequestsError> {
     Ok(parse_pod(template)?.requests(None))
 }
@@ -119,7 +130,7 @@ pub fn template_requests(template: &PodTemplate) -> Result<Requests, RequestsErr
 /// # Errors
 /// Same as [`template_requests`].
 pub(super) fn parse_pod(template: &PodTemplate) -> Result<PodResources, RequestsError> {
-    template.decode_spec::<RawPodSpec>().map_err(DecodeError::from)?.parse()
+    template.decode_spec::<RawPodSpec>().map_err(DecodeError::from)?.without_claims()?.parse()
 }
 
 /// The resource fields of a pod spec, unparsed. Decoding a full `PodSpec` takes ten times as long.
@@ -134,7 +145,15 @@ struct RawPodSpec {
     overhead: ResourceList,
     #[serde(deserialize_with = "null_is_default")]
     resources: RawResources,
+    #[serde(deserialize_with = "null_is_default")]
+    resource_claims: Vec<RawResourceClaim>,
     runtime_class_name: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RawResourceClaim {
+    name: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -170,8 +189,23 @@ impl RawPodSpec {
             init_containers: containers(pod.init_containers.as_deref().unwrap_or_default()),
             overhead: pod.overhead.clone().unwrap_or_default(),
             resources: RawResources::from_spec(pod.resources.as_ref()),
+            resource_claims: pod
+                .resource_claims
+                .iter()
+                .flatten()
+                .map(|claim| RawResourceClaim { name: claim.name.clone() })
+                .collect(),
             runtime_class_name: pod.runtime_class_name.clone(),
         }
+    }
+
+    fn without_claims(self) -> Result<Self, RequestsError> {
+        if self.resource_claims.is_empty() {
+            return Ok(self);
+        }
+        Err(RequestsError::ResourceClaims {
+            claims: self.resource_claims.into_iter().map(|claim| claim.name).collect(),
+        })
     }
 
     fn parse(&self) -> Result<PodResources, RequestsError> {
@@ -332,6 +366,20 @@ mod tests {
     fn invalid_quantity_is_reported(#[case] quantity: &str, #[case] message: &str) {
         let template = PodTemplate::from(json!({"spec": {"containers": [{"name": "a", "resources": cpu(quantity)}]}}));
         assert_eq!(template_requests(&template).expect_err("it is bad").to_string(), message);
+    }
+
+    #[test]
+    fn resource_claims_are_refused() {
+        let claims =
+            json!([{"name": "gpu", "resourceClaimTemplateName": "t"}, {"name": "nic", "resourceClaimName": "c"}]);
+        let spec = json!({"containers": [{"name": "a", "resources": cpu("1")}], "resourceClaims": claims});
+        let message = "resourceClaims gpu, nic can't be charged to a quota; request the devices as an extended \
+                       resource, like nvidia.com/gpu, instead";
+
+        let template = PodTemplate::from(json!({"spec": spec}));
+        assert_eq!(template_requests(&template).expect_err("it has claims").to_string(), message);
+        let pod: PodSpec = serde_json::from_value(spec).expect("a pod spec");
+        assert_eq!(pod_resources_json(&pod).expect_err("it has claims").to_string(), message);
     }
 
     #[test]
