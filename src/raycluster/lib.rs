@@ -34,6 +34,7 @@ pub mod template;
 mod tests;
 pub mod unsupported;
 pub mod validate;
+mod validate_template;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use kube_core::ResourceExt;
 use serde_json::Value;
 
@@ -15,11 +14,10 @@ use super::fault_tolerance::{
 };
 use super::field_error::FieldError;
 use super::groups::{self, PodGroup};
+use super::validate_template::{is_label_key, is_label_value, validate_metadata, validate_template};
 use super::{probes, unsupported};
 use sluice_api::ray::options::StringMap;
-use sluice_api::ray::routing_annotations::is_dns_name;
 use sluice_api::ray::{RayCluster, WorkerGroupSpec, names};
-use sluice_queue::requests::pod_requests;
 
 /// Maximum length of a cluster's name, in characters: it leaves room for the suffixes of Service
 /// and pod names
@@ -46,11 +44,15 @@ pub fn validated_groups(cluster: &RayCluster) -> Result<Vec<PodGroup>, Vec<Field
             return Err(problems);
         }
     };
-    for (index, group) in groups.iter().enumerate() {
+    let spec = &cluster.spec;
+    let workers = spec.worker_group_specs.iter().map(|group| &group.template);
+    let submitted = std::iter::once(&spec.head_group_spec.template).chain(workers);
+    for (index, (group, submitted)) in groups.iter().zip(submitted).enumerate() {
         let field = match index {
             0 => "spec.headGroupSpec.template".to_owned(),
             _ => format!("spec.workerGroupSpecs[{}].template", index - 1),
         };
+        validate_metadata(&field, submitted, &mut problems);
         validate_template(&field, &group.template, &mut problems);
     }
     if problems.is_empty() { Ok(groups) } else { Err(problems) }
@@ -272,41 +274,8 @@ fn validate_autoscaling(cluster: &RayCluster, problems: &mut Vec<FieldError>) {
     }
 }
 
-/// Validates what the API server would reject only when the first pod is created.
-fn validate_template(field: &str, template: &PodTemplateSpec, problems: &mut Vec<FieldError>) {
-    let Some(spec) = &template.spec else { return };
-    if let Err(error) = pod_requests(spec) {
-        problems.push(FieldError::new(format!("{field}.spec"), error));
-    }
-    let mut names = BTreeSet::new();
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    for Container { name, .. } in containers {
-        if !names.insert(name) {
-            problems.push(FieldError::new(format!("{field}.spec"), format!("two containers have the name {name:?}")));
-        }
-    }
-}
-
 fn env_selects_v2(cluster: &RayCluster) -> bool {
     matches!(head_env_value(cluster, AUTOSCALER_VARIABLE), Some(EnvValue::Literal("1" | "true")))
-}
-
-/// Reports whether `key` is a valid label key: an optional DNS name with a slash, and a name.
-fn is_label_key(key: &str) -> bool {
-    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns_name)
-}
-
-/// Reports whether `value` is a valid label value: empty, or up to 63 letters, digits, '-', '_' and
-/// '.', with a letter or digit at both ends.
-fn is_label_value(value: &str) -> bool {
-    let is_alphanumeric = |c: char| c.is_ascii_alphanumeric();
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    value.is_empty()
-        || (value.len() <= 63
-            && value.chars().all(is_allowed)
-            && value.starts_with(is_alphanumeric)
-            && value.ends_with(is_alphanumeric))
 }
 
 #[cfg(test)]
@@ -410,18 +379,5 @@ mod tests {
         assert_eq!(problems(&cluster), Vec::<String>::new());
         cluster.metadata.labels = Some([(names::ORIGIN_KIND_LABEL.to_owned(), "RayService".to_owned())].into());
         assert!(problems(&cluster)[0].starts_with("spec.upgradeStrategy.type: Recreate"));
-    }
-
-    #[rstest]
-    #[case("app", true)]
-    #[case("example.com/app", true)]
-    #[case("ray.io/accelerator-type", true)]
-    #[case("Example.com/app", false)]
-    #[case("/app", false)]
-    #[case("example.com/", false)]
-    #[case("-app", false)]
-    #[case("", false)]
-    fn label_keys_are_validated(#[case] key: &str, #[case] expected: bool) {
-        assert_eq!(is_label_key(key), expected);
     }
 }
