@@ -3,6 +3,7 @@
 
 mod generated;
 mod layers;
+mod named_tests;
 mod paths;
 mod reference;
 mod sources;
@@ -71,6 +72,7 @@ fn tidy(root: &Path) -> Result<Vec<String>, Failure> {
     problems.extend(wording::check_docs(&sources));
     problems.extend(wording::check_constants(&sources));
     problems.extend(paths::check(root, &sources));
+    problems.extend(named_tests::check(&sources));
     problems.extend(layers::check(root)?);
     problems.extend(generated::check(root)?);
     Ok(problems)
