@@ -22,9 +22,12 @@ use super::{Scope, unused_fields};
 use sluice_api::gateway_api::{Gateway, GatewayClass, HTTPRoute};
 use sluice_api::kueue::names::JOB_UID_LABEL;
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
-use sluice_api::ray::{RayCluster, RayJob, RayService};
+use sluice_api::ray::{RayCluster, RayJob, RayService, names};
+use sluice_jobframework::batch_job::{CONTROLLER_UID_LABEL, JOB_NAME_LABEL};
+use sluice_jobframework::slice_record::SliceRecord;
 use sluice_plan::ObjectKey;
 use sluice_plan::{self as plan, ObjectRef, Write, WriteOp};
+use sluice_raycluster::revision;
 
 /// Metadata of a Secret, without its data.
 pub type SecretMeta = PartialObjectMeta<Secret>;
@@ -176,8 +179,9 @@ kinds! {
     LocalQueue in local_queues by |_| UNINDEXED;
     /// A group of ClusterQueues that share quota.
     Cohort in cohorts by |_| UNINDEXED;
-    /// A Workload, that is a slice of a job; indexed by the uid of the job.
-    Workload in workloads by controller_uid;
+    /// A Workload, that is a slice of a job; indexed by the uid of the job, and without an owner by
+    /// that of its only member too.
+    Workload in workloads by job_uids_of_workload;
     /// A priority for Workloads.
     WorkloadPriorityClass in workload_priority_classes by |_| UNINDEXED;
     /// A priority for pods.
@@ -190,8 +194,8 @@ kinds! {
     BatchJob in batch_jobs by controller_uid;
     /// A RayJob; indexed by its own uid.
     RayJob in ray_jobs by own_uid;
-    /// A pod of a RayCluster or batch/v1 Job; indexed by the uid of its owner, and of the RayJob
-    /// that it was ungated for.
+    /// A pod of a RayCluster or batch/v1 Job; indexed by the uid of its owner (without one: see
+    /// [`orphaned_pod_key`]), and of the RayJob that it was ungated for.
     Pod in pods by controller_and_job_uid;
     /// A Service of a RayCluster or RayService; indexed by the uid of its owner.
     Service in services by controller_uid;
@@ -295,12 +299,21 @@ pub(super) struct PodOwnerId {
 }
 
 impl PodOwnerId {
-    /// Returns the RayCluster or batch/v1 Job that owns a pod; `None` if neither does.
+    /// Returns the RayCluster or batch/v1 Job that owns a pod, or that did until the pod was orphaned;
+    /// `None` if neither does, or if that is not known.
     pub(super) fn of_pod(pod: &Pod) -> Option<Self> {
         let owned_by_kind = |runner, kind| Some((runner, controller_reference(pod, kind)?));
-        let (runner, owner) = owned_by_kind(PodOwnerKind::RayCluster, "RayCluster")
-            .or_else(|| owned_by_kind(PodOwnerKind::BatchJob, "Job"))?;
-        let key = ObjectKey::new(pod.namespace().unwrap_or_default(), owner.name.clone());
+        let owned = owned_by_kind(PodOwnerKind::RayCluster, "RayCluster")
+            .or_else(|| owned_by_kind(PodOwnerKind::BatchJob, "Job"));
+        let namespace = pod.namespace().unwrap_or_default();
+        let Some((runner, owner)) = owned else {
+            let (name, uid) = (pod.labels().get(JOB_NAME_LABEL)?, pod.labels().get(CONTROLLER_UID_LABEL)?);
+            let is_orphaned = !has_controller(pod);
+            let owner =
+                || Self { owner_kind: PodOwnerKind::BatchJob, key: ObjectKey::new(namespace, name), uid: uid.clone() };
+            return is_orphaned.then(owner);
+        };
+        let key = ObjectKey::new(namespace, owner.name.clone());
         Some(Self { owner_kind: runner, key, uid: owner.uid.clone() })
     }
 
@@ -331,9 +344,40 @@ fn controller_uid<K: Resource>(object: &K) -> IndexKeys {
     [controller.map(|owner| owner_key(&owner.uid)), None]
 }
 
+/// Reports whether an object has a controlling owner.
+pub(super) fn has_controller<K: Resource>(object: &K) -> bool {
+    object.meta().owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
+}
+
+fn job_uids_of_workload(workload: &Workload) -> IndexKeys {
+    if has_controller(workload) {
+        return controller_uid(workload);
+    }
+    let members = SliceRecord::from_workload(workload).map(|record| record.members).unwrap_or_default();
+    let only = match members.as_slice() {
+        [member] => Some(owner_key(revision::parse_member_uid(&member.uid).0)),
+        _ => None,
+    };
+    let job = workload.labels().get(JOB_UID_LABEL).map(|uid| owner_key(uid));
+    [job.clone(), only.filter(|only| job.as_ref() != Some(only))]
+}
+
 fn controller_and_job_uid(pod: &Pod) -> IndexKeys {
     let [controller, _] = controller_uid(pod);
-    [controller, ungated_for_ray_job_uid(pod).map(owner_key)]
+    [controller.or_else(|| orphaned_pod_key(pod)), ungated_for_ray_job_uid(pod).map(owner_key)]
+}
+
+/// Returns the index key of a pod that lost its owner (`kubectl delete --cascade=orphan`): the uid of
+/// its Job, or the name of its RayCluster, since no label has the uid of that.
+pub(super) fn orphaned_pod_key(pod: &Pod) -> Option<ObjectKey> {
+    let labels = pod.labels();
+    let of_cluster = || Some(orphaned_pods_key(pod.metadata.namespace.as_deref()?, labels.get(names::CLUSTER_LABEL)?));
+    labels.get(CONTROLLER_UID_LABEL).map(|uid| owner_key(uid)).or_else(of_cluster)
+}
+
+/// Returns the index key of the orphaned pods of RayClusters with this name.
+pub(super) fn orphaned_pods_key(namespace: &str, cluster: &str) -> ObjectKey {
+    ObjectKey::new(namespace, cluster)
 }
 
 /// Returns the uid of the RayJob that a pod was ungated for.

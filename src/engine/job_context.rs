@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use kube_core::ResourceExt;
 
-use super::cluster_state::{PodOwnerId, PodOwnerKind, owner_key};
-use super::owners::{existing_cluster, is_standalone};
+use super::ancestors::{JobOfBatchJob, JobOfCluster};
+use super::cluster_state::{PodOwnerId, PodOwnerKind, has_controller, orphaned_pods_key, owner_key};
+use super::owners::existing_cluster;
 use super::planner_key::{JobKey, PlannerKey};
-use super::ray_jobs::SubmitterOf;
 use super::recreate::member_uid_of_pod;
 use super::{Engine, priorities};
 use sluice_api::kueue::Workload;
 use sluice_api::ray::{RayCluster, RayService};
 use sluice_jobframework::batch_job::{self, BatchJobAdapter};
-use sluice_jobframework::managed::ManagementState;
+use sluice_jobframework::managed::{Framework, ManagementState};
 use sluice_jobframework::members::{MemberPods, orphaned_member};
 use sluice_jobframework::pod_classifier::KnownTemplates;
 use sluice_jobframework::ray_cluster::RayClusterAdapter;
@@ -26,6 +27,10 @@ use sluice_plan::ObjectKey;
 use sluice_plan::{ObjectId, Plan};
 use sluice_raycluster::revision;
 use sluice_rayservice::services::{selected_cluster, serve_service_name};
+
+/// Finalizer of an object that is deleted with the propagation policy Orphan, until its dependents have
+/// lost their owner reference (Kubernetes 1.36 `apimachinery/pkg/apis/meta/v1/types.go`).
+const ORPHAN_FINALIZER: &str = "orphan";
 
 /// Inputs for planning a job of any kind.
 struct JobContext<'a> {
@@ -51,10 +56,20 @@ pub struct JobSnapshot<'a> {
 }
 
 impl Engine {
-    /// Plans a job; the plan is empty if the job does not exist or belongs to another job.
+    /// Plans a job; the plan is empty if the job does not exist. All that is planned for a RayCluster
+    /// that belongs to another job is what its own queue name has to do with it.
     pub(super) fn plan_job(&self, job: &JobKey, now: Timestamp) -> Plan {
         let failures = self.writes.failures(&PlannerKey::Job(job.clone()));
-        self.with_job_context(job, |context| self.plan_job_context(context, failures, now)).unwrap_or_default()
+        let plan = self.with_job_context(job, |context| self.plan_job_context(context, failures, now));
+        match (plan, job) {
+            (Some(mut plan), JobKey::RayCluster(cluster)) if plan.writes.is_empty() => {
+                plan.writes = self.plan_ignored_queue_name(cluster, now).writes;
+                plan
+            }
+            (Some(plan), _) => plan,
+            (None, JobKey::RayCluster(cluster)) => self.plan_ignored_queue_name(cluster, now),
+            (None, _) => Plan::default(),
+        }
     }
 
     /// Calls `inspect` with a snapshot of a job; `None` if the job does not exist or belongs to
@@ -82,8 +97,7 @@ impl Engine {
         let uid = service.uid().unwrap_or_default();
         let workloads = self.workloads_of(&uid);
         let templates = KnownTemplates::from_workloads(workloads.iter().copied());
-        let children = self.cluster_state.ray_clusters.by_index(&owner_key(&uid));
-        let children = children.map(|child| self.ray_cluster_job(child, &templates)).collect();
+        let children = self.children_of_service(service).map(|child| self.ray_cluster_job(child, &templates)).collect();
         Some(inspect(JobContext {
             job: &RayServiceAdapter { service, clusters: children, serving_clusters: self.serving_clusters(service) },
             managed: self.managed_service(service),
@@ -95,12 +109,18 @@ impl Engine {
     }
 
     fn with_ray_cluster<T>(&self, key: &ObjectKey, inspect: impl FnOnce(JobContext<'_>) -> T) -> Option<T> {
-        let cluster = self.cluster_state.ray_clusters.get(key).filter(|cluster| is_standalone(cluster))?;
+        let cluster = self.cluster_state.ray_clusters.get(key)?;
         let workloads = self.workloads_of(&cluster.uid().unwrap_or_default());
+        let managed = match self.job_of_cluster(cluster) {
+            JobOfCluster::Itself => self.managed_cluster(cluster),
+            // It had a queue of its own before its owner was queued.
+            _ if !workloads.is_empty() => ManagementState::Unmanaged,
+            _ => return None,
+        };
         let templates = KnownTemplates::from_workloads(workloads.iter().copied());
         Some(inspect(JobContext {
             job: &self.ray_cluster_job(cluster, &templates),
-            managed: self.managed_cluster(cluster),
+            managed,
             orphaned_members: self.orphaned_members(&key.namespace, &workloads, &templates),
             workloads,
             pod_priority_class: priorities::pod_priority_class(&cluster.spec),
@@ -115,11 +135,11 @@ impl Engine {
         let templates = KnownTemplates::from_workloads(workloads.iter().copied());
         let groups = self.spec_cache.ray_job_requirements(key)?.groups(
             job,
-            self.groups_of_ray_job_cluster(&uid),
-            self.submitter_job(&uid),
+            self.groups_of_ray_job_cluster(job),
+            self.submitter_job(job),
         );
         Some(inspect(JobContext {
-            job: &RayJobAdapter::new(job, groups, self.pods_of_ray_job(&uid), &templates),
+            job: &RayJobAdapter::new(job, groups, self.pods_of_ray_job(job), &templates),
             managed: self.managed_ray_job(job),
             // `pods_of_ray_job` includes the pods of deleted clusters.
             orphaned_members: Vec::new(),
@@ -135,14 +155,22 @@ impl Engine {
         let workloads = self.workloads_of(&uid);
         let templates = KnownTemplates::from_workloads(workloads.iter().copied());
         let queued = BatchJobAdapter::new(job, self.observed_and_expected_pods(&uid), &templates);
-        let queued = match self.submitter_of(job) {
-            SubmitterOf::Nothing => queued,
-            SubmitterOf::ExistingCluster(ray_job) => queued.inherit_queue_labels(&ray_job.metadata),
-            // The RayJob or RayCluster covers this submitter.
-            SubmitterOf::OwnCluster => return None,
+        let (queued, managed) = match self.job_of_batch_job(job) {
+            JobOfBatchJob::Itself => {
+                let managed = self.managed_batch_job(job, Framework::BatchJob, &job.metadata);
+                (queued, managed)
+            }
+            JobOfBatchJob::SubmitterFor(ray_job) => {
+                let queued = queued.inherit_queue_labels(&ray_job.metadata);
+                let managed = self.managed_batch_job(job, Framework::RayJob, queued.meta());
+                (queued, managed)
+            }
+            // It had a queue of its own before its owner was queued.
+            _ if !workloads.is_empty() => (queued, ManagementState::Unmanaged),
+            JobOfBatchJob::RayJob | JobOfBatchJob::RedisCleanup => return None,
         };
         Some(inspect(JobContext {
-            managed: self.managed_batch_job(job, queued.meta()),
+            managed,
             job: &queued,
             // A batch/v1 Job is its only member.
             orphaned_members: Vec::new(),
@@ -170,9 +198,10 @@ impl Engine {
         })
     }
 
-    /// Returns all Workloads owned by the job with this uid.
+    /// Returns all Workloads of the job with this uid.
     pub(super) fn workloads_of(&self, job: &str) -> Vec<&Workload> {
-        self.cluster_state.workloads.by_index(&owner_key(job)).map(AsRef::as_ref).collect()
+        let indexed = self.cluster_state.workloads.by_index(&owner_key(job)).map(AsRef::as_ref);
+        indexed.filter(|workload| has_controller(*workload) || self.is_adopted_by(workload, job)).collect()
     }
 
     fn ray_cluster_job<'a>(
@@ -182,14 +211,24 @@ impl Engine {
     ) -> RayClusterAdapter<'a> {
         let uid = cluster.metadata.uid.as_deref().unwrap_or_default();
         let state = self.recreate_state(cluster);
+        let mut pods = self.observed_and_expected_pods(uid);
+        pods.observed.extend(self.pods_being_orphaned(cluster));
         RayClusterAdapter {
             cluster,
-            pods: self.observed_and_expected_pods(uid),
+            pods,
             groups: self.desired_groups(cluster, &state),
             known_templates: templates,
             member_uid: revision::member_uid(uid, &state.desired_revision),
             recreation: self.recreation(cluster, &state),
         }
+    }
+
+    /// Iterates over the pods that have lost their owner reference to a cluster that is being deleted
+    /// without them.
+    fn pods_being_orphaned<'a>(&'a self, cluster: &RayCluster) -> impl Iterator<Item = &'a Pod> {
+        let orphans = cluster.finalizers().iter().any(|finalizer| finalizer == ORPHAN_FINALIZER);
+        let key = orphaned_pods_key(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
+        orphans.then(|| self.cluster_state.pods.by_index(&key).map(AsRef::as_ref)).into_iter().flatten()
     }
 
     /// Returns the names of the RayClusters that receive traffic of a RayService: the one selected
@@ -198,7 +237,7 @@ impl Engine {
         let serve_service = serve_service_name(service);
         let owned = owner_key(service.metadata.uid.as_deref().unwrap_or_default());
         let serve = self.cluster_state.services.by_index(&owned).find(|service| service.name_any() == serve_service);
-        let children: Vec<&RayCluster> = self.cluster_state.ray_clusters.by_index(&owned).map(AsRef::as_ref).collect();
+        let children: Vec<&RayCluster> = self.children_of_service(service).collect();
         let routing = self.traffic_routing(service, &children);
         let shares = children.iter().filter(|child| routing.traffic_share(child).is_some_and(|share| share > 0));
         let leads_to = serve.and_then(|serve| selected_cluster(serve)).map(str::to_owned);

@@ -4,12 +4,15 @@
 //! randomness. The `manager` feeds it watch events and write results and executes its commands; a
 //! simulator can do the same.
 
+mod ancestors;
 pub mod cluster_state;
 pub mod event_dedup;
 mod finalizers;
+mod ignored_queue_name;
 mod job_context;
 mod managed;
 mod operator_config;
+mod orphaned_workloads;
 mod owners;
 mod planner_key;
 mod planners;

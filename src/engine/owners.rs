@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::{Resource, ResourceExt};
 use sluice_api::kueue::Workload;
 use sluice_api::ray::RayCluster;
@@ -32,7 +33,23 @@ pub(super) fn controller_key<K: Resource>(object: &K, kind: &str) -> Option<Obje
     Some(ObjectKey::new(object.meta().namespace.clone().unwrap_or_default(), owner.name.clone()))
 }
 
-/// Reports whether a RayCluster has no controlling owner.
+/// Reports whether `owner` controls an object: an object of another namespace, or of another kind or
+/// uid, does not, whatever the owner reference says.
+pub(super) fn is_controlled_by<K: Resource, O: Resource<DynamicType = ()>>(object: &K, owner: &O) -> bool {
+    let group = |version: &str| version.split_once('/').map_or("", |(group, _)| group).to_owned();
+    let is_owner = |reference: &OwnerReference| {
+        reference.controller == Some(true)
+            && Some(&reference.uid) == owner.meta().uid.as_ref()
+            && reference.kind == O::kind(&())
+            && group(&reference.api_version) == O::group(&())
+    };
+    object.meta().namespace == owner.meta().namespace && object.meta().owner_references.iter().flatten().any(is_owner)
+}
+
+/// Reports whether no other Ray object controls a RayCluster, so that its own upgrade strategy applies
+/// (KubeRay 1.7.0 `ray-operator/controllers/ray/utils/validation.go`,
+/// `ValidateRayClusterUpgradeOptions`).
 pub(super) fn is_standalone(cluster: &RayCluster) -> bool {
-    !cluster.owner_references().iter().any(|owner| owner.controller == Some(true))
+    let is_ray = |owner: &OwnerReference| owner.controller == Some(true) && owner.api_version.starts_with("ray.io/");
+    !cluster.owner_references().iter().any(is_ray)
 }

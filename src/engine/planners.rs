@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::ResourceExt;
 
+use super::ancestors::JobOfCluster;
 use super::cluster_state::{self, PodOwnerId, owner_key};
 use super::job_context::cluster_id;
 use super::owners::{controller_key, existing_cluster, is_standalone, owning_job_key};
@@ -98,6 +99,9 @@ impl Engine {
         let Some(workload) = self.cluster_state.workloads.get(key).cloned() else { return Plan::default() };
         let workload = workload.as_ref();
         if workload.metadata.deletion_timestamp.is_none() {
+            if let Some(plan) = self.plan_orphaned_workload(workload, now) {
+                return plan;
+            }
             if let Some(write) = priorities::sync_priority(&self.cluster_state, workload) {
                 // The priority orders the queue, so it is written before a decision.
                 return Plan { writes: vec![write], ..Plan::default() };
@@ -110,8 +114,9 @@ impl Engine {
         }
         let members = SliceRecord::from_workload(workload).unwrap_or_default().members;
         let clusters: Vec<PodOwnerId> = members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
-        let is_used = clusters.iter().any(|cluster| self.may_run_pods(&cluster.uid))
-            || clusters.iter().any(|cluster| self.is_sole_cover_of(workload, cluster));
+        let is_used = clusters.iter().any(|cluster| {
+            self.may_run_pods(&cluster.uid) || self.has_orphaned_pods(&key.namespace, &cluster.key.name)
+        }) || clusters.iter().any(|cluster| self.is_sole_cover_of(workload, cluster));
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
         let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));
@@ -124,9 +129,9 @@ impl Engine {
     /// cluster is suspended before its slice is released.
     fn is_sole_cover_of(&self, slice: &Workload, cluster: &PodOwnerId) -> bool {
         let Some(cluster) = existing_cluster(&self.cluster_state, cluster) else { return false };
-        let (_, managed) = self.owning_job(cluster);
+        let (_, managed) = self.covering_job(cluster);
         let is_terminating = cluster.metadata.deletion_timestamp.is_some();
-        let may_run = cluster.spec.suspend != Some(true) && !is_terminating && managed != ManagementState::Unmanaged;
+        let may_run = cluster.spec.suspend != Some(true) && !is_terminating && managed.needs_quota();
         let job = slice.owner_references().iter().find(|owner| owner.controller == Some(true));
         let of_job = self.workloads_of(job.map(|job| job.uid.as_str()).unwrap_or_default());
         may_run && slices::covering(&slices::slices_of(of_job)).is_none()
@@ -136,7 +141,7 @@ impl Engine {
     /// reports whether the slice is withheld. The demand of such a slice may be obsolete, and its
     /// admission would replace the slice that covers the running pods.
     fn withhold_if_outdated(&mut self, slice: &Workload, now: Timestamp) -> bool {
-        let Some(job) = owning_job_key(slice) else { return false };
+        let Some(job) = owning_job_key(slice).or_else(|| self.adoptive_job_key(slice)) else { return false };
         let key = ObjectKey::of(slice);
         if self.work_queue.is_enqueued(&PlannerKey::Job(job.clone())) {
             // A backoff holds the job, which has changed since its last plan.
@@ -153,8 +158,7 @@ impl Engine {
         let Some(service) = self.cluster_state.ray_services.get(key) else { return Plan::default() };
         let Some(desired) = self.spec_cache.desired_service(key) else { return Plan::default() };
         let uid = service.uid().unwrap_or_default();
-        let children: Vec<&RayCluster> =
-            self.cluster_state.ray_clusters.by_index(&owner_key(&uid)).map(AsRef::as_ref).collect();
+        let children: Vec<&RayCluster> = self.children_of_service(service).collect();
         let managed = self.managed_service(service);
         if matches!(managed, ManagementState::OnHold(_))
             && children.is_empty()
@@ -180,7 +184,7 @@ impl Engine {
             worker_pods: children.iter().map(|child| (child.name_any(), self.live_worker_pods(child))).collect(),
             serve_observations: observed.collect(),
             stored_configs: children.iter().flat_map(|child| self.stored_serve_configs(child)).collect(),
-            is_queued: managed != ManagementState::Unmanaged,
+            is_queued: managed.needs_quota(),
             default_zero_downtime: self.operator_config.default_zero_downtime,
             clusters: children,
             now,
@@ -244,8 +248,9 @@ impl Engine {
     fn plan_ray_cluster(&self, key: &ObjectKey, now: Timestamp) -> Plan {
         let Some(cluster) = self.cluster_state.ray_clusters.get(key) else { return Plan::default() };
         let Some(spec_info) = self.spec_cache.cluster_info(key) else { return Plan::default() };
-        if is_standalone(cluster)
+        if matches!(self.job_of_cluster(cluster), JobOfCluster::Itself)
             && self.managed_cluster(cluster) == ManagementState::OnHold(HoldReason::AssignDefaultQueue)
+            && cluster.status.is_none()
         {
             // A status marks the cluster as started. If the write of the default queue name failed,
             // a started cluster would never join that queue.
@@ -376,14 +381,13 @@ impl Engine {
         }
     }
 
-    /// Returns the uid of the job that owns a cluster, and whether that job is managed. The uid is
-    /// `None` for a cluster that belongs to neither a RayService nor itself.
-    fn owning_job(&self, cluster: &RayCluster) -> (Option<String>, ManagementState) {
-        let service = controller_key(cluster, "RayService").and_then(|key| self.cluster_state.ray_services.get(&key));
-        match service {
-            Some(service) => (service.uid(), self.managed_service(service)),
-            None if is_standalone(cluster) => (cluster.uid(), self.managed_cluster(cluster)),
-            None => (None, ManagementState::Unmanaged),
+    /// Returns the uid of the job whose slices cover a cluster, and whether that job is managed.
+    pub(super) fn covering_job(&self, cluster: &RayCluster) -> (Option<String>, ManagementState) {
+        match self.job_of_cluster(cluster) {
+            JobOfCluster::Itself => (cluster.uid(), self.managed_cluster(cluster)),
+            JobOfCluster::RayService(service) => (service.uid(), self.managed_service(service)),
+            JobOfCluster::RayJob(job) => (job.uid(), self.managed_ray_job(job)),
+            JobOfCluster::Deleted(uid) => (Some(uid.to_owned()), ManagementState::InQueue),
         }
     }
 
@@ -396,8 +400,8 @@ impl Engine {
         wanted: &Arc<PodGroupDemands>,
         state: &RecreateState,
     ) -> ClusterGrant {
-        let (job_uid, managed) = self.owning_job(cluster);
-        if managed == ManagementState::Unmanaged {
+        let (job_uid, managed) = self.covering_job(cluster);
+        if !managed.needs_quota() {
             return ClusterGrant { grant: Grant::Ungated, pod_set_infos: BTreeMap::new(), covering_slice: None };
         }
         let slices = slices::slices_of(self.workloads_of(&job_uid.unwrap_or_default()));
@@ -437,7 +441,7 @@ impl Engine {
     }
 
     /// Reports whether the member with this uid has live or expected running pods.
-    fn may_run_pods(&self, member: &str) -> bool {
+    pub(super) fn may_run_pods(&self, member: &str) -> bool {
         let has_pods = |owner: &str| {
             self.observed_pods(owner).into_iter().any(is_live) || !self.writes.expected_running_pods(owner).is_empty()
         };

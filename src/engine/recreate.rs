@@ -10,7 +10,6 @@ use super::cluster_state::owner_key;
 use super::owners::is_standalone;
 use super::spec_cache::ClusterSpecInfo;
 use sluice_api::ray::RayCluster;
-use sluice_jobframework::managed::ManagementState;
 use sluice_jobframework::ray_cluster::Recreation;
 use sluice_jobframework::{PodGroupDemands, slices};
 use sluice_plan::ObjectKey;
@@ -108,7 +107,7 @@ impl Engine {
                         .iter()
                         .any(|displaced| displaced.uid == of_old && displaced.replaced_by == of_new)
                 });
-                let stops = is_replaced || self.managed_cluster(cluster) == ManagementState::Unmanaged;
+                let stops = is_replaced || !self.managed_cluster(cluster).needs_quota();
                 let in_effect = history.effective_cluster(cluster, &old);
                 let wanted_as = with_spec_of(&new);
                 let old = OldRevision { name: old, cluster: in_effect, is_stopping: stops };

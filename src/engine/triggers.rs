@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Service;
 use kube_core::{Resource, ResourceExt};
 
-use super::cluster_state::{Change, ClusterState, Object, PodOwnerId, PodOwnerKind, owner_key};
+use super::cluster_state::{Change, ClusterState, Object, PodOwnerId, PodOwnerKind, has_controller, owner_key};
 use super::owners::{controller_key, existing_cluster, is_standalone, owning_job_key, service_of_cluster};
 use super::planner_key::{JobKey, PlannerKey};
 use super::{Components, finalizers, priorities};
 use sluice_api::kueue::Workload;
 use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
-use sluice_api::ray::{RayCluster, RayJob, RayService};
+use sluice_api::ray::{RayCluster, RayJob, RayService, names};
 use sluice_jobframework::slice_record::SliceRecord;
 use sluice_plan::ObjectKey;
 use sluice_raycluster::revision::has_recreate_strategy;
@@ -26,21 +26,25 @@ pub(super) fn triggered(state: &ClusterState, components: Components, change: &C
     }
     for side in change.versions() {
         match side {
-            Object::RayService(service) => on_ray_service(state, &ObjectKey::of(service.as_ref()), &mut concerned),
+            Object::RayService(service) => {
+                on_ray_service(state, &ObjectKey::of(service.as_ref()), &mut concerned);
+                let uid = service.metadata.uid.as_deref().unwrap_or_default();
+                on_children(state, uid, &mut concerned);
+                on_releasing_workloads(state, uid, &mut concerned);
+            }
             Object::RayCluster(cluster) => {
                 concerned.insert(PlannerKey::RayCluster(ObjectKey::of(cluster.as_ref())));
                 let uids = cluster.owner_references().iter().map(|owner| owner.uid.clone()).chain(cluster.uid());
-                uids.for_each(|uid| on_terminating_workloads(state, &uid, &mut concerned));
-                match controller_key(cluster.as_ref(), "RayService") {
-                    Some(service) => on_ray_service(state, &service, &mut concerned),
-                    None => {
-                        concerned.insert(PlannerKey::Job(job_key_of_cluster(cluster)));
-                    }
+                uids.for_each(|uid| on_releasing_workloads(state, &uid, &mut concerned));
+                on_jobs_of_cluster(cluster, &mut concerned);
+                if let Some(service) = controller_key(cluster.as_ref(), "RayService") {
+                    on_ray_service(state, &service, &mut concerned);
                 }
             }
             Object::RayJob(job) => on_ray_job(state, job, &mut concerned),
             Object::BatchJob(job) => {
                 concerned.insert(PlannerKey::Job(JobKey::BatchJob(ObjectKey::of(job.as_ref()))));
+                on_releasing_workloads(state, job.metadata.uid.as_deref().unwrap_or_default(), &mut concerned);
                 concerned
                     .extend(controller_key(job.as_ref(), "RayJob").map(|job| PlannerKey::Job(JobKey::RayJob(job))));
                 concerned.extend(controller_key(job.as_ref(), "RayCluster").map(PlannerKey::RayCluster));
@@ -48,6 +52,11 @@ pub(super) fn triggered(state: &ClusterState, components: Components, change: &C
             Object::Pod(pod) => {
                 let members = PodOwnerId::of_pod(pod).into_iter().chain(PodOwnerId::ungated_for(pod));
                 members.for_each(|member| on_pods(state, &member, &mut concerned));
+                if let Some(cluster) = pod.labels().get(names::CLUSTER_LABEL).filter(|_| !has_controller(pod.as_ref()))
+                {
+                    let cluster = ObjectKey::new(pod.namespace().unwrap_or_default(), cluster);
+                    on_orphaned_pods(state, &cluster, &mut concerned);
+                }
             }
             Object::Service(service) => on_endpoints(state, service, &mut concerned),
             Object::Ingress(ingress) => on_owner(ingress.as_ref(), &mut concerned),
@@ -137,21 +146,38 @@ fn retain_enabled(components: Components, mut concerned: BTreeSet<PlannerKey>) -
 fn on_ray_service(state: &ClusterState, service: &ObjectKey, concerned: &mut BTreeSet<PlannerKey>) {
     concerned.insert(PlannerKey::RayService(service.clone()));
     concerned.insert(PlannerKey::Job(JobKey::RayService(service.clone())));
-    let uid = state.ray_services.get(service).and_then(|service| service.uid());
-    let children = uid.iter().flat_map(|uid| state.ray_clusters.by_index(&owner_key(uid)));
-    concerned.extend(children.map(|child| PlannerKey::RayCluster(ObjectKey::of(child.as_ref()))));
+    if let Some(uid) = state.ray_services.get(service).and_then(|service| service.uid()) {
+        on_children(state, &uid, concerned);
+    }
 }
 
-/// Returns the job of a cluster that no RayService owns: its RayJob, else the cluster itself.
-fn job_key_of_cluster(cluster: &RayCluster) -> JobKey {
-    controller_key(cluster, "RayJob").map_or_else(|| JobKey::RayCluster(ObjectKey::of(cluster)), JobKey::RayJob)
+/// Adds the objects that the job with this uid controls: whether its slices cover them, or they are
+/// jobs of their own, depends on the owner.
+fn on_children(state: &ClusterState, owner: &str, concerned: &mut BTreeSet<PlannerKey>) {
+    for cluster in state.ray_clusters.by_index(&owner_key(owner)) {
+        let key = ObjectKey::of(cluster.as_ref());
+        concerned.extend([PlannerKey::RayCluster(key.clone()), PlannerKey::Job(JobKey::RayCluster(key))]);
+    }
+    let jobs = state.batch_jobs.by_index(&owner_key(owner));
+    concerned.extend(jobs.map(|job| PlannerKey::Job(JobKey::BatchJob(ObjectKey::of(job.as_ref())))));
 }
 
-/// Adds a RayJob and its submitter Jobs, which are queued with its labels.
+/// Adds the jobs that a cluster may belong to: itself, and the one that controls it.
+fn on_jobs_of_cluster(cluster: &RayCluster, concerned: &mut BTreeSet<PlannerKey>) {
+    concerned.insert(PlannerKey::Job(JobKey::RayCluster(ObjectKey::of(cluster))));
+    let owners = [
+        controller_key(cluster, "RayService").map(JobKey::RayService),
+        controller_key(cluster, "RayJob").map(JobKey::RayJob),
+    ];
+    concerned.extend(owners.into_iter().flatten().map(PlannerKey::Job));
+}
+
+/// Adds a RayJob, and its clusters and submitter Jobs.
 fn on_ray_job(state: &ClusterState, job: &RayJob, concerned: &mut BTreeSet<PlannerKey>) {
     concerned.insert(PlannerKey::Job(JobKey::RayJob(ObjectKey::of(job))));
-    let submitters = state.batch_jobs.by_index(&owner_key(job.metadata.uid.as_deref().unwrap_or_default()));
-    concerned.extend(submitters.map(|job| PlannerKey::Job(JobKey::BatchJob(ObjectKey::of(job.as_ref())))));
+    let uid = job.metadata.uid.as_deref().unwrap_or_default();
+    on_children(state, uid, concerned);
+    on_releasing_workloads(state, uid, concerned);
 }
 
 /// Adds all jobs of a namespace: the managed-jobs policy may apply differently to them.
@@ -160,9 +186,7 @@ fn on_namespace(state: &ClusterState, namespace: &str, concerned: &mut BTreeSet<
     services.for_each(|(key, _)| on_ray_service(state, key, concerned));
     for (key, cluster) in state.ray_clusters.iter().filter(|(key, _)| key.namespace == namespace) {
         concerned.insert(PlannerKey::RayCluster(key.clone()));
-        if is_standalone(cluster) {
-            concerned.insert(PlannerKey::Job(JobKey::RayCluster(key.clone())));
-        }
+        on_jobs_of_cluster(cluster, concerned);
     }
     let ray_jobs = state.ray_jobs.iter().filter(|(key, _)| key.namespace == namespace);
     ray_jobs.for_each(|(_, job)| on_ray_job(state, job, concerned));
@@ -200,13 +224,13 @@ fn on_pods(state: &ClusterState, member: &PodOwnerId, concerned: &mut BTreeSet<P
         PodOwnerKind::RayJob => {
             let jobs = state.ray_jobs.by_index(&owner_key(&member.uid));
             concerned.extend(jobs.map(|job| PlannerKey::Job(JobKey::RayJob(ObjectKey::of(job.as_ref())))));
-            on_terminating_workloads(state, &member.uid, concerned);
+            on_releasing_workloads(state, &member.uid, concerned);
         }
         PodOwnerKind::BatchJob => {
             concerned.insert(PlannerKey::Job(JobKey::BatchJob(member.key.clone())));
-            on_terminating_workloads(state, &member.uid, concerned);
+            on_releasing_workloads(state, &member.uid, concerned);
             if let Some(job) = state.batch_jobs.get(&member.key) {
-                job.owner_references().iter().for_each(|owner| on_terminating_workloads(state, &owner.uid, concerned));
+                job.owner_references().iter().for_each(|owner| on_releasing_workloads(state, &owner.uid, concerned));
                 concerned
                     .extend(controller_key(job.as_ref(), "RayJob").map(|job| PlannerKey::Job(JobKey::RayJob(job))));
             }
@@ -218,16 +242,9 @@ fn on_pods_of_cluster(state: &ClusterState, cluster: &PodOwnerId, concerned: &mu
     concerned.insert(PlannerKey::RayCluster(cluster.key.clone()));
     if let Some(known) = existing_cluster(state, cluster) {
         let uids = known.owner_references().iter().map(|owner| owner.uid.clone()).chain(known.uid());
-        uids.for_each(|uid| on_terminating_workloads(state, &uid, concerned));
-        match controller_key(known.as_ref(), "RayService") {
-            Some(service) => {
-                concerned.insert(PlannerKey::RayService(service.clone()));
-                concerned.insert(PlannerKey::Job(JobKey::RayService(service)));
-            }
-            None => {
-                concerned.insert(PlannerKey::Job(job_key_of_cluster(known)));
-            }
-        }
+        uids.for_each(|uid| on_releasing_workloads(state, &uid, concerned));
+        on_jobs_of_cluster(known, concerned);
+        concerned.extend(controller_key(known.as_ref(), "RayService").map(PlannerKey::RayService));
         return;
     }
     // The cluster is deleted: only the slices that cover its pods still record their owner.
@@ -239,16 +256,34 @@ fn on_pods_of_cluster(state: &ClusterState, cluster: &PodOwnerId, concerned: &mu
     }
 }
 
-/// Adds the terminating Workloads of a job: their finalizer is released after the last pod.
-fn on_terminating_workloads(state: &ClusterState, job: &str, concerned: &mut BTreeSet<PlannerKey>) {
+/// Adds the Workloads of a job that are terminating or orphaned: they release their quota after the
+/// last pod.
+fn on_releasing_workloads(state: &ClusterState, job: &str, concerned: &mut BTreeSet<PlannerKey>) {
     let slices = state.workloads.by_index(&owner_key(job));
-    let terminating = slices.filter(|slice| slice.metadata.deletion_timestamp.is_some());
-    concerned.extend(terminating.map(|slice| PlannerKey::Workload(ObjectKey::of(slice.as_ref()))));
+    let releasing =
+        slices.filter(|slice| slice.metadata.deletion_timestamp.is_some() || !has_controller(slice.as_ref()));
+    concerned.extend(releasing.map(|slice| PlannerKey::Workload(ObjectKey::of(slice.as_ref()))));
+}
+
+/// Adds what orphaned pods of RayClusters with this name concern: the Workloads that cover them, and a
+/// cluster that is being deleted without them.
+fn on_orphaned_pods(state: &ClusterState, cluster: &ObjectKey, concerned: &mut BTreeSet<PlannerKey>) {
+    let in_namespace = state.workloads.iter().filter(|(key, _)| key.namespace == cluster.namespace);
+    let covers = |workload: &Workload| {
+        let record = SliceRecord::from_workload(workload);
+        record.is_some_and(|record| record.members.iter().any(|member| member.name == cluster.name))
+    };
+    let covering = in_namespace.filter(|(_, workload)| covers(workload));
+    concerned.extend(covering.map(|(key, _)| PlannerKey::Workload(key.clone())));
+    concerned.insert(PlannerKey::Job(JobKey::RayCluster(cluster.clone())));
 }
 
 fn on_workload(state: &ClusterState, workload: &Workload, concerned: &mut BTreeSet<PlannerKey>) {
     concerned.insert(PlannerKey::Workload(ObjectKey::of(workload)));
     concerned.extend(owning_job_key(workload).map(PlannerKey::Job));
+    if !has_controller(workload) {
+        on_adoptive_jobs(workload, concerned);
+    }
     let terminating = finalizers::terminating_flavors(state, finalizers::flavors_of_workload(workload));
     concerned.extend(terminating.into_iter().map(PlannerKey::ResourceFlavor));
     let namespace = workload.namespace().unwrap_or_default();
@@ -256,13 +291,25 @@ fn on_workload(state: &ClusterState, workload: &Workload, concerned: &mut BTreeS
     let displaced = record.displaces.into_iter().map(|displaced| displaced.name);
     let names = record.members.into_iter().map(|member| member.name).chain(displaced);
     let clusters = names.map(|name| ObjectKey::new(namespace.clone(), name));
-    concerned.extend(clusters.filter(|key| state.ray_clusters.get(key).is_some()).map(PlannerKey::RayCluster));
+    for cluster in clusters.filter(|key| state.ray_clusters.get(key).is_some()) {
+        // Once the slices of a deleted job are gone, the cluster is a job of its own.
+        concerned.extend([PlannerKey::RayCluster(cluster.clone()), PlannerKey::Job(JobKey::RayCluster(cluster))]);
+    }
+}
+
+/// Adds the jobs that an orphaned Workload may belong to.
+fn on_adoptive_jobs(workload: &Workload, concerned: &mut BTreeSet<PlannerKey>) {
+    let namespace = workload.namespace().unwrap_or_default();
+    for member in SliceRecord::from_workload(workload).unwrap_or_default().members {
+        let key = ObjectKey::new(namespace.clone(), member.name);
+        let kinds = [JobKey::RayCluster(key.clone()), JobKey::BatchJob(key.clone()), JobKey::RayJob(key)];
+        concerned.extend(kinds.map(PlannerKey::Job));
+    }
 }
 
 fn all_jobs(state: &ClusterState, concerned: &mut BTreeSet<PlannerKey>) {
     concerned.extend(state.ray_services.iter().map(|(key, _)| PlannerKey::Job(JobKey::RayService(key.clone()))));
-    let clusters = state.ray_clusters.iter().filter(|(_, cluster)| is_standalone(cluster));
-    concerned.extend(clusters.map(|(key, _)| PlannerKey::Job(JobKey::RayCluster(key.clone()))));
+    concerned.extend(state.ray_clusters.iter().map(|(key, _)| PlannerKey::Job(JobKey::RayCluster(key.clone()))));
     concerned.extend(state.ray_jobs.iter().map(|(key, _)| PlannerKey::Job(JobKey::RayJob(key.clone()))));
     concerned.extend(state.batch_jobs.iter().map(|(key, _)| PlannerKey::Job(JobKey::BatchJob(key.clone()))));
 }

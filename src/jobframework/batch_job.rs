@@ -33,12 +33,18 @@ use sluice_plan::{ObjectRef, Write};
 const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 /// Label of a Job's pods with the name of the Job.
 pub const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
+/// Label of a Job's pods with the uid of the Job.
+pub const CONTROLLER_UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
 /// Group of a Job's pods: they have no group label.
 const POD_GROUP: &str = "";
 /// Finalizer of a pod whose end the Job controller has not recorded.
 const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// Condition of a Job that succeeded.
 const COMPLETE: &str = "Complete";
+/// Condition of a Job that the Job controller has suspended.
+const SUSPENDED: &str = "Suspended";
+/// Conditions of a Job whose remaining pods are deleted before it is Complete or Failed.
+const FINISHING: [&str; 4] = ["SuccessCriteriaMet", "FailureTarget", COMPLETE, FAILED];
 /// Condition of a Job that failed.
 const FAILED: &str = "Failed";
 
@@ -82,7 +88,7 @@ impl<'a> BatchJobAdapter<'a> {
     }
 
     fn is_suspended(&self) -> bool {
-        self.job.spec.as_ref().is_some_and(|spec| spec.suspend == Some(true))
+        is_suspended(self.job)
     }
 
     fn has_gated_template(&self) -> bool {
@@ -127,12 +133,17 @@ impl GenericJob for BatchJobAdapter<'_> {
 
     /// Opens the gate and adds the scheduling gate to the template in one write, unless the
     /// mutating webhook added it. The template is mutable only while the Job is suspended and
-    /// `status.startTime` is not set, so the start time is reset first, as Kueue does.
+    /// `status.startTime` is not set, so the start time is reset first, as Kueue does. Waits until the
+    /// Job controller has observed the suspension: it may still create pods from the template
+    /// without a gate.
     fn set_gate(&self, _: &str, gate: Gate) -> Option<Write> {
         if gate == Gate::Closed {
             return self.patch_spec(|spec| spec.suspend = Some(true));
         }
         let is_gated = self.has_gated_template();
+        if !is_gated && !is_suspension_observed(self.job) {
+            return None;
+        }
         if let Some(status) = self.job.status.as_ref().filter(|_| !is_gated) {
             if status.active.unwrap_or(0) > 0 {
                 return None;
@@ -168,8 +179,31 @@ impl GenericJob for BatchJobAdapter<'_> {
         })
     }
 
+    /// Without completions, a Job is complete once a pod has succeeded and none is active (kubernetes
+    /// v1.36 `pkg/controller/job/job_controller.go`, `syncJob`).
+    fn suspension_consequence(&self) -> Option<String> {
+        let spec = self.job.spec.as_ref()?;
+        let status = self.job.status.as_ref()?;
+        let (succeeded, active) = (status.succeeded.unwrap_or(0), status.active.unwrap_or(0));
+        (spec.completions.is_none() && succeeded > 0 && active > 0).then(|| {
+            format!(
+                "{active} unfinished pods are stopped, and Kubernetes counts the Job as complete without them, because \
+                 {succeeded} succeeded and spec.completions is unset"
+            )
+        })
+    }
+
     fn ungate_pod(&self, _: &str, pod: &str, leave: &PodAssignment) -> Option<Write> {
         members::ungated(&self.pods, pod, leave)
+    }
+
+    /// The template of a Job that has started is immutable: its pods are ungated one by one.
+    fn remove_scheduling_gates(&self) -> Vec<Write> {
+        let has_started = self.job.status.as_ref().is_some_and(|status| status.start_time.is_some());
+        let remove = |spec: &mut JobSpec| scheduling_gate::remove(spec.template.spec.get_or_insert_default());
+        let template =
+            (self.is_suspended() && !has_started && self.has_gated_template()).then(|| self.patch_spec(remove));
+        template.flatten().into_iter().chain(members::remove_scheduling_gates(&self.pods)).collect()
     }
 
     fn assign_queue(&self, queue: &str) -> Option<Write> {
@@ -225,6 +259,17 @@ fn epoch() -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Time {
     k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH)
 }
 
+/// Returns true if `spec.suspend` of a Job is set.
+pub fn is_suspended(job: &BatchJob) -> bool {
+    job.spec.as_ref().is_some_and(|spec| spec.suspend == Some(true))
+}
+
+/// Returns true if the Job controller has observed that a suspended Job is suspended: it was created
+/// so, or has that condition (Kubernetes 1.36 `pkg/controller/job/job_controller.go`, `syncJob`).
+fn is_suspension_observed(job: &BatchJob) -> bool {
+    job.metadata.generation == Some(1) || has_condition(job, SUSPENDED)
+}
+
 /// Returns true if a Job has finished.
 pub fn is_finished(job: &BatchJob) -> bool {
     finished_condition(job).is_some()
@@ -241,12 +286,6 @@ pub fn is_managed_elsewhere(managed_by: Option<&str>) -> bool {
     managed_by.is_some_and(|manager| manager != JOB_CONTROLLER)
 }
 
-/// Returns true if a ray.io object controls the Job; that object then accounts for its pods.
-pub fn is_owned_by_ray(job: &BatchJob) -> bool {
-    let is_ray = |api_version: &str| api_version.starts_with("ray.io/");
-    job.owner_references().iter().any(|owner| owner.controller == Some(true) && is_ray(&owner.api_version))
-}
-
 /// Returns the PriorityClass of a Job's pods; `None` if the template names none.
 pub fn pod_priority_class(job: &BatchJob) -> Option<&str> {
     job.spec.as_ref()?.template.spec.as_ref()?.priority_class_name.as_deref().filter(|name| !name.is_empty())
@@ -258,6 +297,7 @@ fn groups(job: &BatchJob) -> PodGroupDemands {
     let spec = job.spec.clone().unwrap_or_default();
     let parallelism = spec.parallelism.unwrap_or(1);
     let count = u32::try_from(wanted_pods(job, &spec)).unwrap_or(0);
+    check_manual_selector(job, &spec)?;
     let mut template = spec.template;
     let pod_spec = template.spec.get_or_insert_default();
     scheduling_gate::remove(pod_spec);
@@ -276,18 +316,57 @@ fn groups(job: &BatchJob) -> PodGroupDemands {
 }
 
 /// Returns the number of pods that the Job controller keeps active (kubernetes v1.36
-/// `pkg/controller/job/job_controller.go`, `manageJob`). With completions, no more than remain. Without
-/// them, the first success ends the creation of pods: those that are active continue.
+/// `pkg/controller/job/job_controller.go`, `manageJob` and `syncJob`):
+///
+/// - with completions, no more than remain; an index that has failed does not;
+/// - without them, those that are active once a pod has succeeded;
+/// - none once the Job is about to finish: by its success or failure policy, its deadline or its
+///   backoff limit.
 fn wanted_pods(job: &BatchJob, spec: &JobSpec) -> i32 {
     let parallelism = spec.parallelism.unwrap_or(1);
     let status = job.status.as_ref();
+    if FINISHING.iter().any(|kind| has_condition(job, kind)) {
+        return 0;
+    }
     let counted = status.and_then(|status| status.succeeded).unwrap_or(0);
     let succeeded = counted.saturating_add(i32::try_from(uncounted_successes(job).count()).unwrap_or(i32::MAX));
+    let failed = status.and_then(|status| status.failed_indexes.as_deref()).map_or(0, count_indexes);
     match spec.completions {
-        Some(completions) => parallelism.min(completions.saturating_sub(succeeded)),
+        Some(completions) => parallelism.min(completions.saturating_sub(succeeded).saturating_sub(failed).max(0)),
         None if succeeded > 0 => status.and_then(|status| status.active).unwrap_or(0),
         None => parallelism,
     }
+}
+
+/// Checks that the pods of a Job with a manual selector name the Job: they are found by that label,
+/// which the Job controller adds only to those of generated selectors.
+///
+/// # Errors
+/// If the pod template lacks the label.
+fn check_manual_selector(job: &BatchJob, spec: &JobSpec) -> Result<(), DemandError> {
+    let labels = spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
+    let named = labels.and_then(|labels| labels.get(JOB_NAME_LABEL));
+    if spec.manual_selector == Some(true) && named != job.metadata.name.as_ref() {
+        return Err(DemandError::ManualSelector { job: job.name_any() });
+    }
+    Ok(())
+}
+
+/// Returns the number of indexes in a list like `1,3-5` (kubernetes v1.36
+/// `pkg/controller/job/indexed_job_utils.go`, `parseIndexesFromString`).
+fn count_indexes(list: &str) -> i32 {
+    let count = |interval: &str| {
+        let (first, last) = interval.split_once('-').unwrap_or((interval, interval));
+        let (first, last) = (first.trim().parse::<i32>().ok()?, last.trim().parse::<i32>().ok()?);
+        Some(last.saturating_sub(first).saturating_add(1).max(0))
+    };
+    list.split(',').filter_map(count).fold(0, i32::saturating_add)
+}
+
+/// Reports whether a condition of a Job is True.
+fn has_condition(job: &BatchJob, kind: &str) -> bool {
+    let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|shown| shown.type_ == kind && shown.status == "True")
 }
 
 /// Returns the uids of the pods whose success the Job controller has recorded, and not added to
@@ -329,7 +408,7 @@ mod tests {
     /// Returns the operation that sets the gate of a Job with these fields.
     fn set_gate(gate: Gate, suspend: bool, gates: Value, status: Value) -> Option<WriteOp> {
         let job: BatchJob = serde_json::from_value(json!({
-            "metadata": {"name": "sum", "namespace": "team", "uid": "1", "resourceVersion": "7"},
+            "metadata": {"name": "sum", "namespace": "team", "uid": "1", "resourceVersion": "7", "generation": 2},
             "spec": {"suspend": suspend, "template": {"spec": {"containers": [], "schedulingGates": gates}}},
             "status": status,
         }))
@@ -347,11 +426,38 @@ mod tests {
     #[case::scaled_to_zero(json!({"parallelism": 0}), json!({}), 0)]
     #[case::completions_remain(json!({"parallelism": 3, "completions": 9}), json!({"active": 3, "succeeded": 4}), 3)]
     #[case::fewer_completions_remain(json!({"parallelism": 3, "completions": 5}), json!({"active": 1, "succeeded": 4}), 1)]
+    #[case::parallelism_above_completions(json!({"parallelism": 5, "completions": 3}), json!({"active": 3}), 3)]
+    #[case::parallelism_raised_above_what_remains(
+        json!({"parallelism": 9, "completions": 5}),
+        json!({"active": 3, "succeeded": 2}),
+        3
+    )]
     #[case::recorded_success(
         json!({"parallelism": 3, "completions": 3}),
         json!({"active": 2, "succeeded": 0, "uncountedTerminatedPods": {"succeeded": ["a"]}}),
         2
     )]
+    #[case::indexes_failed(
+        json!({"parallelism": 5, "completions": 5, "completionMode": "Indexed"}),
+        json!({"active": 1, "succeeded": 1, "failedIndexes": "0,2-3"}),
+        1
+    )]
+    #[case::every_index_is_done(
+        json!({"parallelism": 3, "completions": 3, "completionMode": "Indexed"}),
+        json!({"succeeded": 1, "failedIndexes": "0,2"}),
+        0
+    )]
+    #[case::success_policy_is_met(
+        json!({"parallelism": 3, "completions": 3}),
+        json!({"active": 2, "succeeded": 1, "conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]}),
+        0
+    )]
+    #[case::pod_failure_policy_fails_the_job(
+        json!({"parallelism": 3}),
+        json!({"active": 2, "conditions": [{"type": "FailureTarget", "status": "True"}]}),
+        0
+    )]
+    #[case::terminating_pods_are_replaced(json!({"parallelism": 3}), json!({"active": 2, "terminating": 1}), 3)]
     #[case::more_successes_than_completions(json!({"parallelism": 3, "completions": 3}), json!({"succeeded": 4}), 0)]
     #[case::work_queue_is_empty(json!({"parallelism": 3}), json!({"active": 2, "succeeded": 1}), 2)]
     #[case::work_queue_is_empty_and_one_failed(json!({"parallelism": 3}), json!({"active": 1, "succeeded": 1, "failed": 1}), 1)]
@@ -374,6 +480,31 @@ mod tests {
         let groups = groups(&job).expect("valid");
 
         assert_eq!(groups[0].count, expected);
+    }
+
+    #[rstest]
+    #[case::none("", 0)]
+    #[case::one("7", 1)]
+    #[case::intervals("0,2-3,5", 4)]
+    #[case::last_interval("1,3-5", 4)]
+    fn indexes_are_counted(#[case] list: &str, #[case] expected: i32) {
+        assert_eq!(count_indexes(list), expected);
+    }
+
+    #[rstest]
+    #[case::generated_selector(json!({}), json!({}), true)]
+    #[case::own_labels(json!({"manualSelector": true}), json!({"app": "x"}), false)]
+    #[case::label_of_another_job(json!({"manualSelector": true}), json!({(JOB_NAME_LABEL): "other"}), false)]
+    #[case::label_of_the_job(json!({"manualSelector": true}), json!({(JOB_NAME_LABEL): "sum"}), true)]
+    fn pods_of_a_manual_selector_must_name_their_job(
+        #[case] spec: Value,
+        #[case] labels: Value,
+        #[case] is_valid: bool,
+    ) {
+        let mut job = json!({"metadata": {"name": "sum"}, "spec": spec});
+        job["spec"]["template"] = json!({"metadata": {"labels": labels}, "spec": {"containers": []}});
+        let job: BatchJob = serde_json::from_value(job).expect("a Job");
+        assert_eq!(groups(&job).is_ok(), is_valid);
     }
 
     #[rstest]
@@ -434,23 +565,45 @@ mod tests {
         json!({"suspend": false, "template": {"spec": {"schedulingGates": gates(names)}}})
     }
 
+    /// Returns the status of a Job whose suspension the Job controller has observed.
+    fn suspended(mut status: Value) -> Value {
+        status["conditions"] = json!([{"type": "Suspended", "status": "True"}]);
+        status
+    }
+
     #[rstest]
-    #[case::without_the_webhook(&[], json!({}), patch(gated(&[ELASTIC_JOB_GATE])))]
-    #[case::other_gates_stay(&["topology"], json!({}), patch(gated(&["topology", ELASTIC_JOB_GATE])))]
+    #[case::without_the_webhook(&[], suspended(json!({})), patch(gated(&[ELASTIC_JOB_GATE])))]
+    #[case::without_the_webhook_and_not_observed(&[], json!({}), None)]
+    #[case::resumed_and_not_observed_again(&[], json!({"conditions": [{"type": "Suspended", "status": "False"}]}), None)]
+    #[case::other_gates_stay(&["topology"], suspended(json!({})), patch(gated(&["topology", ELASTIC_JOB_GATE])))]
     #[case::gated_by_the_webhook(&[ELASTIC_JOB_GATE, "topology"], json!({}), patch(json!({"suspend": false})))]
     #[case::resumed(&[ELASTIC_JOB_GATE], json!({"startTime": "2026-01-01T00:00:00Z"}), patch(json!({"suspend": false})))]
     #[case::immutable_template(
         &[],
-        json!({"startTime": "2026-01-01T00:00:00Z"}),
+        suspended(json!({"startTime": "2026-01-01T00:00:00Z"})),
         Some(WriteOp::PatchStatus(json!({"metadata": {"resourceVersion": "7"}, "status": {"startTime": null}}))),
     )]
-    #[case::pods_still_run(&[], json!({"active": 1}), None)]
+    #[case::pods_still_run(&[], suspended(json!({"active": 1})), None)]
     fn job_is_resumed_only_with_a_gated_template(
         #[case] before: &[&str],
         #[case] status: Value,
         #[case] expected: Option<WriteOp>,
     ) {
         assert_eq!(set_gate(Gate::Open, true, gates(before), status), expected);
+    }
+
+    #[rstest]
+    #[case::created_suspended(1, json!({}), true)]
+    #[case::suspended_since(2, json!({}), false)]
+    #[case::suspended_since_and_observed(2, suspended(json!({})), true)]
+    fn suspension_is_observed(#[case] generation: i64, #[case] status: Value, #[case] expected: bool) {
+        let job: BatchJob = serde_json::from_value(json!({
+            "metadata": {"name": "sum", "generation": generation},
+            "spec": {"suspend": true, "template": {"spec": {"containers": []}}},
+            "status": status,
+        }))
+        .expect("a Job");
+        assert_eq!(is_suspension_observed(&job), expected);
     }
 
     #[test]

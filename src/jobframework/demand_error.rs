@@ -5,6 +5,7 @@ use sluice_api::kueue::names::{self, MIN_PARALLELISM_ANNOTATION};
 use sluice_queue::requests::RequestsError;
 use sluice_raycluster::FieldError;
 
+use super::batch_job::JOB_NAME_LABEL;
 use super::slice_record::MAX_POD_SETS;
 
 /// Reason why the quota of a job cannot be requested: an invalid field, with its value and what is
@@ -67,6 +68,15 @@ pub enum DemandError {
         value: String,
         /// Largest number allowed.
         most: i32,
+    },
+    /// The pods of a batch/v1 Job with a manual selector don't name the Job.
+    #[error(
+        "spec.manualSelector: true, so the pods have only the labels of spec.template; add the label {JOB_NAME_LABEL}: {job}, \
+         by which they are charged, or unset spec.manualSelector"
+    )]
+    ManualSelector {
+        /// Name of the Job.
+        job: String,
     },
     /// The maximum execution time is not a positive number of seconds.
     #[error("label {}: {value:?} is not a number of seconds between 1 and {}", names::MAX_EXEC_TIME_LABEL, i32::MAX)]

@@ -1,11 +1,23 @@
 //! Finished jobs: their slices finish too.
 
+use jiff::Timestamp;
+
 use super::context::ReconcileContext;
 use super::slice_lifecycle;
 use super::slices::{self, SlicePhase};
 use super::types::JobResult;
+use sluice_api::kueue::Workload;
 use sluice_api::kueue::names::finished_reason;
 use sluice_plan::Plan;
+
+/// Finishes a slice whose job is gone and whose pods do not run any more (Kueue 0.20
+/// `pkg/workload/workload.go`, `FinalizeOrphanedWorkload`, does so while pods still run).
+pub fn plan_orphaned(slice: &Workload, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let message = "The owner no longer exists, and none of its pods runs".to_owned();
+    plan.write(slice_lifecycle::finish_slice(slice, finished_reason::OWNER_NOT_FOUND, message, now));
+    plan
+}
 
 /// Finishes pending slices immediately, and slices that hold quota once the last pod has finished
 /// or is gone.

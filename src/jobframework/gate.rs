@@ -65,7 +65,8 @@ pub fn plan(
                 let unheld = share.and_then(|share| context.job.ungated_overrun(member, share));
                 let why =
                     replaced.as_deref().or(preempted).or(unheld.as_deref()).unwrap_or("no admitted slice covers it");
-                let message = format!("Suspended {kind} {}: {why}", member.name);
+                let lost = context.job.suspension_consequence().map(|lost| format!("; {lost}")).unwrap_or_default();
+                let message = format!("Suspended {kind} {}: {why}{lost}", member.name);
                 EventRecord { warning: true, ..context.job.event("GateClosed", &message) }
             }
         };

@@ -41,6 +41,10 @@ pub trait GenericJob {
     fn ungated_overrun(&self, _member: &Member, _share: &MemberShare) -> Option<String> {
         None
     }
+    /// Describes work that is lost if the job is suspended now; `None` if it continues later.
+    fn suspension_consequence(&self) -> Option<String> {
+        None
+    }
     /// Returns the uid of the member that replaces the active one, as the operator of the job
     /// reports it; `None` without an upgrade.
     fn pending_member(&self) -> Option<String> {
@@ -62,6 +66,11 @@ pub trait GenericJob {
     /// Removes the scheduling gate of a pod of `member`, places the pod on nodes of its assigned
     /// flavors and labels it with its shape and PodSet.
     fn ungate_pod(&self, member: &str, pod: &str, leave: &PodAssignment) -> Option<Write>;
+    /// Removes the scheduling gates from the pods of a job that is in no queue, and from the pod
+    /// templates that may change.
+    fn remove_scheduling_gates(&self) -> Vec<Write> {
+        Vec::new()
+    }
     /// Submits the job to LocalQueue `queue`.
     fn assign_queue(&self, queue: &str) -> Option<Write>;
     /// Returns the conditions that the job has now.

@@ -11,7 +11,7 @@ mod condition_content;
 pub mod conditions;
 mod context;
 mod demand_error;
-mod finished;
+pub mod finished;
 mod flavor_split;
 pub mod gate;
 mod generic_job;
@@ -61,6 +61,7 @@ pub fn plan(context: &ReconcileContext<'_>) -> Plan {
     }
     match context.managed {
         ManagementState::Unmanaged => return unmanage(context),
+        ManagementState::NotQueued => return leave_queue(context),
         ManagementState::OnHold(hold) => return on_hold::plan(context, hold),
         ManagementState::InQueue => {}
     }
@@ -138,6 +139,13 @@ fn unmanage(context: &ReconcileContext<'_>) -> Plan {
     let mut plan = Plan::default();
     delete_slices(context, &mut plan);
     conditions::clear(context, &slices::slices_of(context.workloads.iter().copied()), &mut plan);
+    plan
+}
+
+/// Takes off a job that left its queue what the queue had put on.
+fn leave_queue(context: &ReconcileContext<'_>) -> Plan {
+    let mut plan = unmanage(context);
+    plan.writes.extend(context.job.remove_scheduling_gates());
     plan
 }
 

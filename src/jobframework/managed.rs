@@ -119,8 +119,9 @@ pub struct JobFacts<'a> {
     pub queue_name: Option<&'a str>,
     /// True if `spec.managedBy` names another controller than the Ray operator of this cluster.
     pub is_managed_elsewhere: bool,
-    /// True if no controller has started to run the job.
-    pub is_new: bool,
+    /// True if the default LocalQueue may be assigned to the job: it is not older than that queue, has
+    /// not started, is suspended without pods, or was queued before.
+    pub may_join_default_queue: bool,
 }
 
 /// Properties of a job's namespace that the policy depends on.
@@ -137,8 +138,10 @@ pub struct NamespaceFacts<'a> {
 /// Result of the policy for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ManagementState {
-    /// Not managed: the job runs without quota.
+    /// Not managed: the job runs without quota, and its gates are those of another controller.
     Unmanaged,
+    /// Not queued: the job runs without quota, because it names no queue and needs none.
+    NotQueued,
     /// Queued: the job runs with quota from the LocalQueue that it names.
     InQueue,
     /// On hold: the job may not run yet.
@@ -159,8 +162,8 @@ pub enum HoldReason {
 impl ManagementState {
     /// Applies the policy to a job (kueue v0.19.2 `pkg/controller/jobframework/reconciler.go`,
     /// `ReconcileGenericJob`, and `defaults.go`,
-    /// `ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector`). A running job is not assigned to
-    /// the default LocalQueue: it would have to stop until there is quota for it.
+    /// `ApplyDefaultLocalQueueWithManagedJobsNamespaceSelector`). A job that ran before there was a
+    /// default LocalQueue is not assigned to it: it would have to stop until there is quota for it.
     pub fn classify(job: JobFacts<'_>, place: NamespaceFacts<'_>, rules: &ManagedJobsPolicy) -> Self {
         if job.is_managed_elsewhere || !rules.frameworks.0.contains(&job.framework) {
             return Self::Unmanaged;
@@ -169,13 +172,20 @@ impl ManagementState {
             job.queue_name.is_none() && !rules.manage_jobs_without_queue_name && !place.has_default_queue;
         match rules.manages_namespace(place.namespace, place.labels) {
             Some(false) => Self::Unmanaged,
-            None if is_indifferent => Self::Unmanaged,
+            None if is_indifferent => Self::NotQueued,
             None => Self::OnHold(HoldReason::NamespaceNotCached),
             Some(true) if job.queue_name.is_some() => Self::InQueue,
-            Some(true) if place.has_default_queue && job.is_new => Self::OnHold(HoldReason::AssignDefaultQueue),
+            Some(true) if place.has_default_queue && job.may_join_default_queue => {
+                Self::OnHold(HoldReason::AssignDefaultQueue)
+            }
             Some(true) if rules.manage_jobs_without_queue_name => Self::OnHold(HoldReason::NoQueueName),
-            Some(true) => Self::Unmanaged,
+            Some(true) => Self::NotQueued,
         }
+    }
+
+    /// Returns true if the job runs only on quota.
+    pub fn needs_quota(self) -> bool {
+        matches!(self, Self::InQueue | Self::OnHold(_))
     }
 }
 
@@ -186,9 +196,13 @@ mod tests {
 
     use super::*;
 
-    const NEW: JobFacts<'_> =
-        JobFacts { framework: Framework::RayService, queue_name: None, is_managed_elsewhere: false, is_new: true };
-    const STARTED: JobFacts<'_> = JobFacts { is_new: false, ..NEW };
+    const NEW: JobFacts<'_> = JobFacts {
+        framework: Framework::RayService,
+        queue_name: None,
+        is_managed_elsewhere: false,
+        may_join_default_queue: true,
+    };
+    const STARTED: JobFacts<'_> = JobFacts { may_join_default_queue: false, ..NEW };
     const NAMED: JobFacts<'_> = JobFacts { queue_name: Some("a"), ..NEW };
     const TEAM: NamespaceFacts<'_> = NamespaceFacts { namespace: "team", labels: None, has_default_queue: false };
     const DEFAULT: NamespaceFacts<'_> = NamespaceFacts { has_default_queue: true, ..TEAM };
@@ -197,7 +211,7 @@ mod tests {
 
     #[rstest]
     #[case::named(NAMED, TEAM, LAX, ManagementState::InQueue)]
-    #[case::unnamed(NEW, TEAM, LAX, ManagementState::Unmanaged)]
+    #[case::unnamed(NEW, TEAM, LAX, ManagementState::NotQueued)]
     #[case::unnamed_where_a_name_is_required(NEW, TEAM, STRICT, ManagementState::OnHold(HoldReason::NoQueueName))]
     #[case::new_where_there_is_a_default(NEW, DEFAULT, LAX, ManagementState::OnHold(HoldReason::AssignDefaultQueue))]
     #[case::new_where_there_is_a_default_and_a_name_is_required(
@@ -207,7 +221,7 @@ mod tests {
         ManagementState::OnHold(HoldReason::AssignDefaultQueue)
     )]
     #[case::named_where_there_is_a_default(NAMED, DEFAULT, LAX, ManagementState::InQueue)]
-    #[case::started_where_there_is_a_default(STARTED, DEFAULT, LAX, ManagementState::Unmanaged)]
+    #[case::started_where_there_is_a_default(STARTED, DEFAULT, LAX, ManagementState::NotQueued)]
     #[case::started_where_a_name_is_required(
         STARTED,
         DEFAULT,
@@ -244,7 +258,7 @@ mod tests {
         None,
         ManagementState::OnHold(HoldReason::NamespaceNotCached)
     )]
-    #[case::unnamed_in_a_namespace_not_in_the_cache(NEW, TEAM, None, ManagementState::Unmanaged)]
+    #[case::unnamed_in_a_namespace_not_in_the_cache(NEW, TEAM, None, ManagementState::NotQueued)]
     fn only_jobs_of_selected_namespaces_are_managed(
         #[case] job: JobFacts<'_>,
         #[case] place: NamespaceFacts<'_>,

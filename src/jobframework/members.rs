@@ -101,6 +101,17 @@ pub fn ungated_for_job(pods: &MemberPods<'_>, pod: &str, leave: &PodAssignment, 
     Write::patch(gated, &released)
 }
 
+/// Removes the scheduling gates of all pods.
+pub fn remove_scheduling_gates(pods: &MemberPods<'_>) -> Vec<Write> {
+    let gated = pods.observed.iter().filter(|pod| can_be_ungated(pod));
+    let released = gated.filter_map(|pod| {
+        let mut released = Pod::clone(pod);
+        scheduling_gate::remove(released.spec.get_or_insert_default());
+        Write::patch(*pod, &released)
+    });
+    released.collect()
+}
+
 /// Returns true if the pod runs or may be scheduled: it is not finished and does not have our
 /// scheduling gate.
 pub fn is_live(pod: &Pod) -> bool {

@@ -88,6 +88,18 @@ impl GenericJob for RayClusterAdapter<'_> {
         members::ungated(&self.pods, pod, leave)
     }
 
+    /// Pods may be recreated if a template changes, so that of a running cluster keeps its gate.
+    fn remove_scheduling_gates(&self) -> Vec<Write> {
+        let mut ungated = self.cluster.clone();
+        if self.cluster.spec.suspend == Some(true) {
+            let spec = &mut ungated.spec;
+            spec.head_group_spec.template.remove_scheduling_gate();
+            spec.worker_group_specs.iter_mut().for_each(|group| group.template.remove_scheduling_gate());
+        }
+        let template = Write::patch(self.cluster, &ungated);
+        template.into_iter().chain(members::remove_scheduling_gates(&self.pods)).collect()
+    }
+
     fn assign_queue(&self, queue: &str) -> Option<Write> {
         super::generic_job::patch_queue_name(self.cluster, queue)
     }

@@ -137,7 +137,8 @@ pub(super) fn finish_slice(slice: &Workload, reason: &str, message: String, now:
 }
 
 /// Requests the whole demand with a pending slice, or with a new one. Of several pending slices the
-/// oldest stays, since it is first in the queue, unless it replaces another slice than `held`.
+/// oldest stays, since it is first in the queue, unless it replaces another slice than `held`, or its
+/// record claims more than it requests.
 /// Nothing is requested if a Workload cannot hold all PodSets.
 fn request_slice(
     request: &QuotaRequest<'_>,
@@ -150,7 +151,8 @@ fn request_slice(
         return;
     }
     let held_name = held.map(|held| held.workload.name_any());
-    let is_usable = |slice: &Slice<'_>| held.is_none() || predecessor_name(slice.workload) == held_name;
+    let replaces_held = |slice: &Slice<'_>| held.is_none() || predecessor_name(slice.workload) == held_name;
+    let is_usable = |slice: &Slice<'_>| replaces_held(slice) && slice.is_consistent();
     let kept = pending.iter().position(|slice| is_usable(slice));
     let record = requested_record(request, held);
     let blockers = replacement::restored_members(held, &record, request);

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::PodSpec;
 use kube_core::ResourceExt;
 
+use super::shape::shape_of;
 use super::slice_record::{PodSetShapeCounts, PodShare, SliceRecord, fits_within};
 use super::types::{Member, PodGroupDemand};
 use sluice_api::condition;
@@ -97,6 +99,26 @@ impl Slice<'_> {
             *earlier.entry(share.group.clone()).or_default() += share.count;
         }
         earlier
+    }
+
+    /// Returns true if the PodSets request what the record claims to cover: so many pods of this shape.
+    /// Any user who may create Workloads can create one with a record that claims more than its
+    /// PodSets are charged for.
+    pub fn is_consistent(&self) -> bool {
+        let pod_set = |name: &str| self.workload.spec.pod_sets.iter().find(|pod_set| pod_set.name == name);
+        let has_shape = |share: &PodShare| {
+            let spec = pod_set(&share.pod_set).and_then(|pod_set| pod_set.template.decode_spec::<PodSpec>().ok());
+            spec.is_some_and(|spec| shape_of(&spec).is_ok_and(|shape| shape == share.shape))
+        };
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        let shares = || self.record.members.iter().flat_map(|member| &member.pods);
+        for share in shares() {
+            *counts.entry(&share.pod_set).or_default() += share.count;
+        }
+        let has_count = |(name, count): (&str, u32)| {
+            pod_set(name).is_some_and(|pod_set| u32::try_from(pod_set.count).is_ok_and(|known| known == count))
+        };
+        counts.into_iter().all(has_count) && shares().all(has_shape)
     }
 
     /// Returns the flavors assigned to a PodSet.

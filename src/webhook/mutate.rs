@@ -17,10 +17,10 @@ use sluice_jobframework::managed::{HoldReason, ManagementState};
 ///   `clusterSelector`.
 /// - A new managed RayService gets `suspend: true` in its cluster template, so that each of its
 ///   RayClusters is created suspended.
-/// - A new managed RayCluster is created suspended if it is standalone or the child of a
-///   RayService. (KubeRay 1.7.0 copies the labels of the RayService to its children:
+/// - A new managed RayCluster is created suspended, unless an external operator created it for a
+///   RayJob. (KubeRay 1.7.0 copies the labels of a RayService to its children:
 ///   ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.)
-///   One with another owner is left alone, since Sluice would never unsuspend it.
+///   An owner of any other kind changes nothing: no slice of it covers the cluster.
 /// - If an external operator creates the pods, the group templates of RayClusters, including those
 ///   of RayJobs, get the scheduling gate of elastic jobs, so that no pod runs before quota covers
 ///   it, also when the cluster grows. (Kueue v0.19.2 does so for elastic jobs when they are
@@ -32,7 +32,7 @@ use sluice_jobframework::managed::{HoldReason, ManagementState};
 pub fn patch(object: &Value, old: Option<&Value>, context: MutationContext) -> Option<Value> {
     let managed = context.managed;
     // If the namespace isn't cached yet, the planners decide after creation.
-    if matches!(managed, ManagementState::Unmanaged | ManagementState::OnHold(HoldReason::NamespaceNotCached)) {
+    if !managed.needs_quota() || managed == ManagementState::OnHold(HoldReason::NamespaceNotCached) {
         return None;
     }
     let GatingPlan { suspend_parent: parent, suspend_on_create: suspended, templates } = gating_plan(object, context)?;
@@ -85,14 +85,12 @@ fn gating_plan(object: &Value, context: MutationContext) -> Option<GatingPlan<'_
             suspend_on_create: true,
             templates: Vec::new(),
         }),
-        ("ray.io", "RayCluster") if is_standalone_or_service_child(object) => {
-            plan(true, if external_ray_operator { groups(object).collect() } else { Vec::new() })
+        ("ray.io", "RayCluster") if external_ray_operator => {
+            plan(!belongs_to_ray_job(object), groups(object).collect())
         }
-        ("ray.io", "RayCluster") if external_ray_operator && belongs_to_ray_job(object) => {
-            plan(false, groups(object).collect())
-        }
+        ("ray.io", "RayCluster") => plan(true, Vec::new()),
         ("ray.io", "RayJob") if external_ray_operator => plan(!has_cluster_selector(object), Vec::new()),
-        ("batch", "Job") if !controllers(object).any(has_ray_api_version) || belongs_to_ray_job(object) => {
+        ("batch", "Job") if !may_clean_up_redis(object) => {
             let template = object.get("spec").map(|spec| ("/spec".to_owned(), spec));
             plan(uses_existing_cluster || !belongs_to_ray_job(object), template.into_iter().collect())
         }
@@ -153,9 +151,13 @@ pub(super) fn belongs_to_ray_job(object: &Value) -> bool {
     controllers(object).any(|owner| has_ray_api_version(owner) && owner.get("kind") == Some(&"RayJob".into()))
 }
 
-/// Returns true if a RayCluster is standalone or a child of a RayService.
-fn is_standalone_or_service_child(cluster: &Value) -> bool {
-    controllers(cluster).all(|owner| has_ray_api_version(owner) && owner.get("kind") == Some(&"RayService".into()))
+/// Returns true if a Job may be the one that deletes the state of a RayCluster from Redis, which needs
+/// no quota. It names no queue.
+fn may_clean_up_redis(job: &Value) -> bool {
+    let label = job.pointer("/metadata/labels").and_then(|labels| labels.get(names::QUEUE_NAME_LABEL));
+    let is_named = label.and_then(Value::as_str).is_some_and(|name| !name.is_empty());
+    let of_cluster = |owner: &Value| has_ray_api_version(owner) && owner.get("kind") == Some(&"RayCluster".into());
+    !is_named && controllers(job).any(of_cluster)
 }
 
 /// Returns the controller reference of an object, if any.
@@ -208,7 +210,8 @@ mod tests {
     #[case::unsuspended_cluster(cluster(json!({"suspend": false})), Some("/spec/suspend"))]
     #[case::suspended_cluster(cluster(json!({"suspend": true})), None)]
     #[case::child_of_a_service(child_of("RayService", true), Some("/spec/suspend"))]
-    #[case::child_of_a_job(child_of("RayJob", true), None)]
+    #[case::child_of_a_job_that_the_built_in_operator_cannot_run(child_of("RayJob", true), Some("/spec/suspend"))]
+    #[case::child_of_a_stranger(child_of("Workflow", true), Some("/spec/suspend"))]
     #[case::owned_but_not_controlled_by_a_job(child_of("RayJob", false), Some("/spec/suspend"))]
     #[case::service(service(json!({})), Some("/spec/rayClusterConfig/suspend"))]
     #[case::unsuspended_service(service(json!({"suspend": false})), Some("/spec/rayClusterConfig/suspend"))]
@@ -293,7 +296,6 @@ mod tests {
         let gates = json!([{"name": "kueue.x-k8s.io/elastic-job"}]);
         let path = "/spec/headGroupSpec/template/spec/schedulingGates";
         assert_eq!(patch(&cluster, None, EXTERNAL), Some(json!([{"op": "add", "path": path, "value": gates}])));
-        assert_eq!(patch(&cluster, None, BUILT_IN), None);
     }
 
     /// Returns a suspended cluster with a head and these groups; an upper-case name has the gate.

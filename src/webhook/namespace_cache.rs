@@ -46,7 +46,8 @@ impl NamespaceCache {
     pub(super) fn controlling_ray_job(&self, namespace: &str, object: &Value) -> Option<Arc<RayJob>> {
         let owner = controllers(object)
             .find(|owner| has_ray_api_version(owner) && owner.get("kind") == Some(&"RayJob".into()))?;
-        self.ray_jobs.get(&ObjectRef::new(owner.get("name")?.as_str()?).within(namespace))
+        let job = self.ray_jobs.get(&ObjectRef::new(owner.get("name")?.as_str()?).within(namespace))?;
+        (job.metadata.uid.as_deref() == owner.get("uid")?.as_str()).then_some(job)
     }
 
     /// Returns the management state of an object, or of the RayJob that controls it.
@@ -70,7 +71,7 @@ impl NamespaceCache {
                 _ => ray::is_managed_elsewhere(manager),
             },
             // An object that a Ray object controls is in the queue of its owner.
-            is_new: is_new && !controllers(object).any(has_ray_api_version),
+            may_join_default_queue: is_new && !controllers(object).any(has_ray_api_version),
         };
         let unlabeled = BTreeMap::new();
         let cached = self.namespaces.get(&ObjectRef::new(namespace));
@@ -149,10 +150,10 @@ mod tests {
 
     #[rstest]
     #[case::named("other", json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "a"}}}), ManagementState::InQueue)]
-    #[case::unnamed("other", json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": ""}}}), ManagementState::Unmanaged)]
-    #[case::unlabeled("other", json!({"metadata": {}}), ManagementState::Unmanaged)]
+    #[case::unnamed("other", json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": ""}}}), ManagementState::NotQueued)]
+    #[case::unlabeled("other", json!({"metadata": {}}), ManagementState::NotQueued)]
     #[case::unnamed_with_a_default_queue("team", json!({"metadata": {}}), ManagementState::OnHold(HoldReason::AssignDefaultQueue))]
-    #[case::owned("team", json!({"metadata": {"ownerReferences": [{"apiVersion": "ray.io/v1", "kind": "RayService", "controller": true}]}}), ManagementState::Unmanaged)]
+    #[case::owned("team", json!({"metadata": {"ownerReferences": [{"apiVersion": "ray.io/v1", "kind": "RayService", "controller": true}]}}), ManagementState::NotQueued)]
     #[case::of_another_controller(
         "team",
         json!({"metadata": {}, "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}}),

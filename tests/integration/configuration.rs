@@ -2,14 +2,15 @@
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 use sluice_api::condition;
+use sluice_api::kueue::Workload;
 
 use crate::rayclusters::{CLUSTER, cluster_manifest};
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE};
-use sluice_testkit::quotas::{FLAVOR, local_queue, resource_flavor};
+use sluice_testkit::quotas::{FLAVOR, cohort, cpu_quota, local_queue, resource_flavor, workload};
 use sluice_testkit::{TestEnv, eventually, invariants};
 
 /// Configuration in which a GPU slice uses two credits, and CPU and memory are excluded. Leader
@@ -124,26 +125,71 @@ async fn cluster_without_queue_name_is_held_unless_a_default_queue_exists() {
     assert!(why.contains("set its label kueue.x-k8s.io/queue-name to a LocalQueue"), "{why}");
     env.wait_for_event("RayCluster", "NoQueueName").await;
 
-    // once there is a default LocalQueue, a new cluster uses it and runs;
+    // and once there is a default LocalQueue, it is in that one and runs;
     let mut default_queue = local_queue(QUEUE);
     default_queue["metadata"]["name"] = "default".into();
     env.apply_object(default_queue).await;
-    eventually("the queue is observed", async || {
-        let queue = env.local_queues().get("default").await.expect("the queue");
-        queue.status.filter(|status| condition::is_true(&status.conditions, "Active")).map(drop)
+    eventually("the cluster runs", async || (env.pods_of("held").await.len() == 2).then_some(())).await;
+    let held = env.ray_clusters().get("held").await.expect("the cluster");
+    assert_eq!(held.labels().get("kueue.x-k8s.io/queue-name").map(String::as_str), Some("default"));
+
+    // so is a new one, which waits for its quota.
+    env.apply(&unnamed("new")).await.expect("a cluster");
+    eventually("the new cluster waits in the default queue", async || {
+        let new = env.ray_clusters().get("new").await.expect("the cluster");
+        let conditions = new.status.clone().unwrap_or_default().conditions;
+        let admitted = condition::get(&conditions, "sluice.dev/Admitted")?;
+        (admitted.status == "False" && admitted.message.contains("LocalQueue default")).then_some(())
     })
     .await;
-    env.apply(&unnamed("new")).await.expect("a cluster");
+    assert!(env.pods_of("new").await.is_empty());
+    env.ray_clusters().delete("held", &DeleteParams::default()).await.expect("a deletion");
     eventually("the new cluster runs", async || (env.pods_of("new").await.len() == 2).then_some(())).await;
-    let new = env.ray_clusters().get("new").await.expect("the cluster");
-    assert_eq!(new.labels().get("kueue.x-k8s.io/queue-name").map(String::as_str), Some("default"));
-
-    // and so does the first one once it names a queue with capacity.
-    env.ray_clusters().delete("new", &DeleteParams::default()).await.expect("a deletion");
-    let named = json!({"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "user-queue"}}});
-    let params = PatchParams::default();
-    env.ray_clusters().patch("held", &params, &Patch::Merge(named)).await.expect("it names a queue");
-    eventually("the other one runs", async || (env.pods_of("held").await.len() == 2).then_some(())).await;
     let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{breaches:#?}");
+}
+
+/// Fair sharing by one strategy alone.
+const FINAL_SHARE_CONFIG: &str = "
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+fairSharing:
+  preemptionStrategies: [LessThanOrEqualToFinalShare]
+";
+
+#[tokio::test]
+async fn own_workload_makes_way_for_one_that_is_fair_to_admit() {
+    // Given two ClusterQueues that share 12 CPUs: one uses 2 of them, the other 8,
+    let env = TestEnv::start().await;
+    let file = env.dir.join("configuration.yaml");
+    std::fs::write(&file, FINAL_SHARE_CONFIG).expect("a file");
+    let _manager = env.manager_with(&[&format!("--config={}", file.display())]).await;
+    env.apply_object(resource_flavor()).await;
+    env.apply_object(cohort("all", None, cpu_quota("12", json!({})))).await;
+    let preemption = json!({"preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"}});
+    for queue in ["team-a", "team-b"] {
+        env.apply_queue(queue, Some("all"), cpu_quota("0", json!({})), preemption.clone()).await;
+    }
+    let theirs = ["b1", "b2", "b3", "b4"];
+    for (name, queue) in theirs.iter().map(|name| (*name, "team-b")).chain([("low", "team-a")]) {
+        env.apply_object(workload(name, queue, "2", 0)).await;
+        env.wait_until_admitted(name).await;
+    }
+
+    // when the first one wants 5 for a workload of higher priority, which is more than the other would keep, then its
+    // own workload is preempted, after which one of the other is fair to preempt.
+    env.apply_object(workload("high", "team-a", "5", 100)).await;
+    env.release_evicted("low", "Preempted").await;
+    let evicted = eventually("one of the other ClusterQueue is preempted", async || {
+        let workloads = env.workloads().list(&ListParams::default()).await.expect("the Workloads").items;
+        let is_evicted = |workload: &&Workload| condition::is_true(workload.conditions(), "Evicted");
+        let evicted = workloads.iter().filter(is_evicted).map(ResourceExt::name_any);
+        evicted.into_iter().find(|name| theirs.contains(&name.as_str()))
+    })
+    .await;
+    env.release_evicted(&evicted, "Preempted").await;
+    env.wait_until_admitted("high").await;
+    for name in theirs.iter().filter(|name| **name != evicted) {
+        env.wait_until_admitted(name).await;
+    }
 }

@@ -21,6 +21,7 @@ mod incremental_upgrade;
 mod kuberay_adoption;
 mod limits;
 mod many_jobs;
+mod ownership;
 mod plan_command;
 mod pod_shape_changes;
 mod pods;

@@ -37,7 +37,7 @@ pub fn violations(world: &SimulatedWorld) -> Vec<Violation> {
 /// slice keeps its pods.)
 fn uncovered_clusters(state: &State) -> Vec<Violation> {
     let is_covered = |cluster: &RayCluster| {
-        let (job, uid) = (job_uid(cluster), cluster.uid().unwrap_or_default());
+        let (job, uid) = (job_uid(state, cluster), cluster.uid().unwrap_or_default());
         let mut slices = slices_of_job(state, &job).filter(|slice| is_admitted(slice));
         slices.any(|slice| SliceRecord::from_workload(slice).unwrap_or_default().member_of_cluster(&uid).is_some())
     };

@@ -36,7 +36,14 @@ fn pods() -> Pods {
 
 fn cluster(name: &str) -> UserAction {
     let queue = Some("team-a".into());
-    UserAction::PutCluster(Cluster { name: name.into(), queue, priority: None, recreate: false, pods: pods() })
+    UserAction::PutCluster(Cluster {
+        name: name.into(),
+        queue,
+        priority: None,
+        recreate: false,
+        owned: false,
+        pods: pods(),
+    })
 }
 
 fn service() -> UserAction {
@@ -174,7 +181,7 @@ fn pending_clusters_cost_few_writes() {
         for _ in 0..CLUSTERS {
             let name = ready_cluster(world).await;
             tokio::time::sleep(RUN_TIME).await;
-            people.execute(&UserAction::DeleteCluster { cluster: name }).await.expect("a deletion");
+            people.execute(&UserAction::DeleteCluster { cluster: name, orphan: false }).await.expect("a deletion");
         }
         fault_free::wait_until_quiescent(world).await.expect("rest");
         (world.with(|world| world.writes.clone()), world.time.elapsed().as_secs() / 60)

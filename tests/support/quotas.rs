@@ -29,6 +29,12 @@ pub fn cpu_quota(nominal: &str, more: Value) -> Value {
     json!([{"coveredResources": ["cpu"], "flavors": [{"name": FLAVOR, "resources": [quota]}]}])
 }
 
+/// Returns the resource groups with a CPU quota, and memory without limit, in the one flavor.
+pub fn cpu_and_memory_quota(cpu: &str) -> Value {
+    let resources = json!([{"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "1Ti"}]);
+    json!([{"coveredResources": ["cpu", "memory"], "flavors": [{"name": FLAVOR, "resources": resources}]}])
+}
+
 /// Returns the ResourceFlavor.
 pub fn resource_flavor() -> Value {
     kueue_object("ResourceFlavor", false, FLAVOR, json!({}))

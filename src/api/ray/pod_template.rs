@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::DecodeError;
+use crate::kueue::names::ELASTIC_JOB_GATE;
 use crate::raw_json::RawJson;
 
 /// Pod template that is kept as submitted, so that fields unknown to this version of the Kubernetes
@@ -18,6 +19,22 @@ impl PodTemplate {
     /// Returns the PriorityClass name of the pods. None if it is unset or empty.
     pub fn priority_class(&self) -> Option<&str> {
         self.0.pointer("/spec/priorityClassName")?.as_str().filter(|name| !name.is_empty())
+    }
+
+    /// Removes the scheduling gate of elastic jobs. Gates of other controllers are kept.
+    pub fn remove_scheduling_gate(&mut self) {
+        let is_ours = |gate: &Value| gate.get("name").is_some_and(|name| name == ELASTIC_JOB_GATE);
+        let gates = self.0.pointer("/spec/schedulingGates").and_then(Value::as_array);
+        if !gates.is_some_and(|gates| gates.iter().any(is_ours)) {
+            return;
+        }
+        let Some(spec) = self.0.pointer_mut("/spec").and_then(Value::as_object_mut) else { return };
+        if let Some(Value::Array(mut gates)) = spec.remove("schedulingGates") {
+            gates.retain(|gate| !is_ours(gate));
+            if !gates.is_empty() {
+                spec.insert("schedulingGates".to_owned(), gates.into());
+            }
+        }
     }
 
     /// Decodes the template into the Kubernetes type.

@@ -57,6 +57,9 @@ pub struct RayJobStatus {
     /// Phase of the RayJob reported by KubeRay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_deployment_status: Option<String>,
+    /// Name of the RayCluster that KubeRay has created, or creates next; empty if it is not chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ray_cluster_name: Option<String>,
     /// Human-readable details of the status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

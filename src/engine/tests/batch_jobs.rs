@@ -6,6 +6,7 @@ use super::control_plane::ControlPlane;
 use super::fixtures::{control_plane, job_metadata, put_cluster, set_quota};
 use sluice_api::condition;
 use sluice_api::kueue::names;
+use sluice_plan::EventRecord;
 use sluice_queue::Settings;
 
 /// Creates a Job with pods of 1 CPU each. It has a queue name but is not suspended, as without the
@@ -240,16 +241,32 @@ fn job_with_an_invalid_annotation_reports_it() {
 }
 
 #[test]
-fn unmanaged_job_and_ray_submitter_run_without_quota() {
+fn job_without_queue_name_runs_without_quota() {
     let mut plane = control_plane(Settings::default(), "0");
     put_job(&mut plane, "free", "low", json!({}));
     plane.apply("Job", json!({"metadata": {"name": "free", "labels": {(names::QUEUE_NAME_LABEL): null}}}));
-    let uid = plane.object("Namespace", "default")["metadata"]["uid"].clone();
-    let owner = json!([{"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "j", "uid": uid, "controller": true}]);
-    put_job(&mut plane, "submit", "low", json!({}));
-    plane.apply("Job", json!({"metadata": {"name": "submit", "ownerReferences": owner}}));
     plane.advance(10);
-    assert_eq!((plane.running_and_gated("free"), plane.running_and_gated("submit")), ((1, 0), (1, 0)));
+    assert_eq!(plane.running_and_gated("free"), (1, 0));
+}
+
+#[test]
+fn job_that_leaves_its_queue_is_rid_of_its_scheduling_gates() {
+    // Given a Job that runs on quota for one of its two pods,
+    let mut plane = control_plane(Settings::default(), "1");
+    let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "1"});
+    put_job(&mut plane, "sum", "low", json!({"suspend": true, "parallelism": 2, "completions": 2}));
+    plane.apply("Job", json!({"metadata": {"name": "sum", "annotations": annotation}}));
+    plane.advance(10);
+    assert_eq!(plane.running_and_gated("sum"), (1, 1));
+
+    // when it leaves the queue, then its other pod runs too.
+    plane.apply("Job", json!({"metadata": {"name": "sum", "labels": {(names::QUEUE_NAME_LABEL): null}}}));
+    plane.advance(10);
+    assert_eq!(plane.running_and_gated("sum"), (2, 0));
+    assert!(
+        plane.workload("sum").metadata.deletion_timestamp.is_some(),
+        "it holds the quota of the pods until they end"
+    );
 }
 
 #[test]
@@ -274,4 +291,24 @@ fn released_quota_is_used_in_the_same_instant() {
         plane.advance(0);
     }
     assert!(names.iter().all(|name| finished_reason(&plane, name).as_deref() == Some("Succeeded")));
+}
+
+#[test]
+fn work_that_an_eviction_ends_is_reported() {
+    // Given a Job without completions, one of whose pods has succeeded,
+    let mut plane = control_plane(Settings::default(), "3");
+    put_job(&mut plane, "drain", "low", json!({"parallelism": 3}));
+    plane.advance(10);
+    plane.complete_some_pods("drain", 1);
+    plane.advance(10);
+    assert_eq!(plane.running_and_gated("drain"), (2, 0));
+
+    // when it is preempted, then its Event says what becomes of it.
+    put_job(&mut plane, "proud", "high", json!({"parallelism": 3, "completions": 3}));
+    plane.advance(10);
+    let is_closed = |event: &&EventRecord| event.reason == "GateClosed" && event.regarding.name == "drain";
+    let closed = plane.emitted_events.iter().rfind(is_closed);
+    let message = &closed.expect("an Event").message;
+    assert!(message.contains("2 unfinished pods are stopped, and Kubernetes counts the Job as complete"), "{message}");
+    assert_eq!(plane.running_and_gated("proud"), (3, 0));
 }

@@ -41,6 +41,8 @@ pub(super) struct ControlPlane {
     pub(super) unready_pods: BTreeSet<String>,
     /// Deleted pods stay terminating.
     pub(super) pods_linger: bool,
+    /// The garbage collector runs.
+    pub(super) collects_garbage: bool,
     /// Kind whose deletion events are lost.
     pub(super) lost_deletions: Option<&'static str>,
     /// Kind whose writes are delayed until [`arrive`](Self::arrive).
@@ -76,6 +78,7 @@ impl ControlPlane {
             emitted_events: Vec::new(),
             unready_pods: BTreeSet::new(),
             pods_linger: false,
+            collects_garbage: true,
             lost_deletions: None,
             delayed_kind: None,
             delayed_writes: Vec::new(),
@@ -114,6 +117,25 @@ impl ControlPlane {
     /// Deletes an object with foreground propagation, as a user.
     pub(super) fn delete_in_foreground(&mut self, kind: &str, name: &str) {
         self.begin_deletion(&(kind.to_owned(), name.to_owned()), true);
+    }
+
+    /// Deletes an object with the propagation policy Orphan, as a user: its dependents lose their
+    /// owner reference one after the other, those of the kind `first` first.
+    pub(super) fn delete_orphaning(&mut self, kind: &str, name: &str, first: &str) {
+        let owner = (kind.to_owned(), name.to_owned());
+        let (uid, finalizers) = (self.object(kind, name)["metadata"]["uid"].clone(), json!(["orphan"]));
+        self.patch(&owner, &json!({"metadata": {"finalizers": finalizers}}));
+        self.begin_deletion(&owner, false);
+        self.advance(0);
+        let of_owner = self.objects.iter().filter(|(_, object)| owner_uid(object) == Some(&uid));
+        let mut dependents: Vec<Name> = of_owner.map(|(name, _)| name.clone()).collect();
+        dependents.sort_by_key(|(kind, _)| kind != first);
+        for dependent in dependents {
+            self.patch(&dependent, &json!({"metadata": {"ownerReferences": null}}));
+            self.advance(0);
+        }
+        self.patch(&owner, &json!({"metadata": {"finalizers": null}}));
+        self.advance(0);
     }
 
     /// Reports whether an object exists.

@@ -3,6 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 
+use super::control_plane::ControlPlane;
 use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster, put_service};
 use sluice_api::ray::names;
 use sluice_queue::Settings;
@@ -164,4 +165,131 @@ fn service_exceeding_its_initializing_timeout_releases_its_quota() {
     // when the timeout expires, then its pods are deleted, and only then the other cluster starts.
     plane.advance(60);
     assert_eq!(plane.ungated_pod_count("other"), 2);
+}
+
+/// Creates a job with pods of 2 CPUs in all.
+fn put_job(plane: &mut ControlPlane, kind: &str, name: &str) {
+    if kind == "RayCluster" {
+        return put_cluster(plane, name, "low", 1);
+    }
+    let container = json!({"name": "work", "resources": {"requests": {"cpu": "1"}}});
+    let spec = json!({
+        "parallelism": 2, "completions": 200,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
+    });
+    plane.apply("Job", json!({"metadata": job_metadata(name, "low"), "spec": spec}));
+}
+
+fn runs(plane: &ControlPlane, kind: &str, name: &str) -> usize {
+    if kind == "Job" { plane.running_and_gated(name).0 } else { plane.ungated_pod_count(name) }
+}
+
+fn finished_reasons(plane: &ControlPlane) -> Vec<String> {
+    let workloads = plane.names("Workload").into_iter().map(|name| plane.object("Workload", &name).clone());
+    let conditions =
+        workloads.flat_map(|workload| workload["status"]["conditions"].as_array().cloned().unwrap_or_default());
+    let finished = conditions.filter(|found| found["type"] == "Finished" && found["status"] == "True");
+    finished.map(|found| found["reason"].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+#[rstest]
+fn orphaned_pods_keep_their_quota_until_the_last_one_is_gone(
+    #[values("Job", "RayCluster")] kind: &str,
+    #[values("Pod", "Workload")] first_orphaned: &str,
+) {
+    // Given quota for one job, and another that waits,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_job(&mut plane, kind, "left");
+    plane.advance(10);
+    put_job(&mut plane, kind, "next");
+    plane.advance(10);
+    assert_eq!((runs(&plane, kind, "left"), runs(&plane, kind, "next")), (2, 0));
+
+    // when the first one is deleted without its pods, then they run on and the other one waits,
+    plane.delete_orphaning(kind, "left", first_orphaned);
+    plane.advance(60);
+    assert!(!plane.has(kind, "left"));
+    assert_eq!((runs(&plane, kind, "left"), runs(&plane, kind, "next")), (2, 0));
+
+    // also while one of them is left,
+    let pods: Vec<String> = plane.names("Pod");
+    plane.delete("Pod", &pods[0]);
+    plane.advance(60);
+    assert_eq!((runs(&plane, kind, "left"), runs(&plane, kind, "next")), (1, 0));
+
+    // and once they are gone, it runs.
+    plane.delete("Pod", &pods[1]);
+    plane.advance(10);
+    assert_eq!((runs(&plane, kind, "left"), runs(&plane, kind, "next")), (0, 2));
+    assert_eq!(finished_reasons(&plane), ["OwnerNotFound"]);
+
+    // A job of the same name is another one.
+    put_job(&mut plane, kind, "left");
+    plane.advance(10);
+    assert_eq!((plane.workloads("left").len(), runs(&plane, kind, "left")), (1, 0));
+}
+
+#[rstest]
+#[case::job("Job")]
+#[case::cluster("RayCluster")]
+fn orphaned_job_that_waits_requests_nothing(#[case] kind: &str) {
+    let mut plane = control_plane(Settings::default(), "0");
+    put_job(&mut plane, kind, "left");
+    plane.advance(10);
+    plane.delete_orphaning(kind, "left", "Pod");
+    plane.advance(10);
+    assert_eq!(plane.names("Workload"), [""; 0]);
+    assert!(!plane.has(kind, "left"));
+}
+
+#[rstest]
+#[case::job("Job")]
+#[case::cluster("RayCluster")]
+fn slice_that_the_garbage_collector_takes_first_holds_its_quota_while_orphaned_pods_run(#[case] kind: &str) {
+    // Given a running job,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_job(&mut plane, kind, "left");
+    plane.advance(10);
+    let slice = plane.names("Workload").remove(0);
+
+    // when its slice is deleted, and then the job without its pods,
+    plane.pods_linger = true;
+    plane.delete("Workload", &slice);
+    plane.delete_orphaning(kind, "left", "Pod");
+    plane.advance(60);
+
+    // then the slice stays as long as they do.
+    assert_eq!((plane.has("Workload", &slice), runs(&plane, kind, "left")), (true, 2));
+    plane.pods_linger = false;
+    plane.names("Pod").iter().for_each(|pod| plane.delete("Pod", pod));
+    plane.advance(10);
+    assert!(!plane.has("Workload", &slice));
+}
+
+#[test]
+fn slice_that_lost_its_owner_is_adopted_by_its_job() {
+    for kind in ["Job", "RayCluster"] {
+        let mut plane = control_plane(Settings::default(), "2");
+        put_job(&mut plane, kind, "kept");
+        plane.advance(10);
+        let slice = plane.names("Workload").remove(0);
+
+        plane.apply("Workload", json!({"metadata": {"name": slice, "ownerReferences": null}}));
+        plane.advance(10);
+
+        let uid = &plane.object(kind, "kept")["metadata"]["uid"];
+        assert_eq!(plane.object("Workload", &slice)["metadata"]["ownerReferences"][0]["uid"], *uid);
+        assert_eq!((plane.names("Workload").len(), runs(&plane, kind, "kept")), (1, 2));
+    }
+}
+
+#[test]
+fn workload_without_owner_that_no_job_made_is_left_alone() {
+    let mut plane = control_plane(Settings::default(), "2");
+    let template = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}});
+    let spec = json!({"queueName": "lq", "podSets": [{"name": "main", "count": 1, "template": template}]});
+    plane.apply("Workload", json!({"metadata": {"name": "by-hand"}, "spec": spec}));
+    plane.advance(60);
+    let conditions = plane.object("Workload", "by-hand")["status"]["conditions"].to_string();
+    assert!(conditions.contains("Admitted") && !conditions.contains("Finished"), "{conditions}");
 }

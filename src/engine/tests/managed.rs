@@ -186,3 +186,78 @@ fn job_managed_by_another_controller_uses_no_quota() {
     assert!(plane.workloads("afar").is_empty());
     assert_eq!((plane.ungated_pod_count("afar"), plane.ungated_pod_count("here")), (0, 2));
 }
+
+/// What a user does to a job, without the admission policies.
+#[derive(Debug, Clone, Copy)]
+enum UserAction {
+    RemoveQueueName,
+    MoveToAnotherQueue,
+    Unsuspend,
+    Wait,
+}
+
+impl UserAction {
+    const ALL: [Self; 4] = [Self::RemoveQueueName, Self::MoveToAnotherQueue, Self::Unsuspend, Self::Wait];
+
+    /// Returns all sequences of this many actions.
+    fn sequences(length: usize) -> Vec<Vec<Self>> {
+        if length == 0 {
+            return vec![Vec::new()];
+        }
+        let shorter = Self::sequences(length - 1);
+        Self::ALL
+            .iter()
+            .flat_map(|first| shorter.iter().map(move |rest| [&[*first], rest.as_slice()].concat()))
+            .collect()
+    }
+
+    fn run(self, plane: &mut ControlPlane, kind: &str) {
+        let labels = |queue: Value| json!({"metadata": {"name": "own", "labels": {(QUEUE_NAME_LABEL): queue}}});
+        match self {
+            Self::RemoveQueueName => plane.apply(kind, labels(Value::Null)),
+            Self::MoveToAnotherQueue => plane.apply(kind, labels(json!("lq"))),
+            Self::Unsuspend if kind == "RayService" => {
+                plane.apply(
+                    kind,
+                    json!({"metadata": {"name": "own"}, "spec": {"rayClusterConfig": {"suspend": false}}}),
+                );
+                for child in plane.clusters_of_service("own") {
+                    plane.apply("RayCluster", json!({"metadata": {"name": child}, "spec": {"suspend": false}}));
+                }
+            }
+            Self::Unsuspend => plane.apply(kind, json!({"metadata": {"name": "own"}, "spec": {"suspend": false}})),
+            Self::Wait => plane.advance(5),
+        }
+    }
+}
+
+#[test]
+fn job_with_a_default_queue_never_runs_without_quota_whatever_its_user_does() {
+    let pod = json!({
+        "restartPolicy": "Never", "schedulingGates": [{"name": "kueue.x-k8s.io/elastic-job"}],
+        "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}],
+    });
+    let job = json!({"suspend": true, "parallelism": 2, "completions": 2, "template": {"spec": pod}});
+    for kind in ["RayCluster", "RayService", "Job"] {
+        for actions in UserAction::sequences(4) {
+            let mut plane = control_plane(Settings::default(), "0");
+            put_default_queue(&mut plane);
+            match kind {
+                "RayService" => {
+                    put_service(&mut plane, "own", "low", "2.53.0");
+                    plane.apply(kind, json!({"metadata": {"name": "own", "labels": {(QUEUE_NAME_LABEL): null}}}));
+                }
+                "Job" => plane.apply(kind, json!({"metadata": {"name": "own"}, "spec": job})),
+                _ => put_unnamed_cluster(&mut plane, "own"),
+            }
+
+            actions.iter().for_each(|action| action.run(&mut plane, kind));
+            plane.advance(60);
+
+            assert_eq!(plane.most_running, 0, "{kind}: {actions:?}");
+            let queue = queue_of(&plane, kind, "own");
+            assert!(queue == DEFAULT_LOCAL_QUEUE || queue == "lq", "{kind} is in {queue}: {actions:?}");
+            assert_eq!(plane.workloads("own").len(), 1, "{kind}: {actions:?}");
+        }
+    }
+}

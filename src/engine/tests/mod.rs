@@ -10,6 +10,7 @@ mod fixtures;
 mod growth;
 mod incremental;
 mod managed;
+mod ownership;
 mod partial_preemption;
 mod recreate;
 mod redis_cleanup;

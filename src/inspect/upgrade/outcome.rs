@@ -15,7 +15,6 @@ use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
 use sluice_engine::cluster_state::ClusterState;
 use sluice_engine::{Engine, JobSnapshot};
-use sluice_jobframework::managed::ManagementState;
 use sluice_jobframework::slice_record::PodShare;
 use sluice_jobframework::slices::{self, Slice};
 use sluice_jobframework::upgrade_feasibility::UPGRADE_ADMISSIBLE;
@@ -239,9 +238,7 @@ impl ServiceState {
         let asks = waiting.or(covering.map(|slice| slice.workload));
         let can_be = !condition::is_false(snapshot.job.conditions(), UPGRADE_ADMISSIBLE);
         let verdict = match &waits_for {
-            _ if snapshot.managed == ManagementState::Unmanaged || is_covered(snapshot, &members, covering) => {
-                PlanVerdict::Fits
-            }
+            _ if !snapshot.managed.needs_quota() || is_covered(snapshot, &members, covering) => PlanVerdict::Fits,
             Some(waiting) if can_be && waiting.resolves_without_changes() => PlanVerdict::Pending,
             _ => PlanVerdict::Never,
         };

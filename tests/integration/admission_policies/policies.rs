@@ -114,7 +114,8 @@ fn gates() -> Vec<PolicyCase> {
 
 fn queue_names() -> Vec<PolicyCase> {
     let runs = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster can change only while spec.suspend is true";
-    let owned = "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster that has an owner is set by the owner";
+    let owned =
+        "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster of a RayService or RayJob is set by its owner";
     let held = "of a RayService cannot change from a while the service holds quota (Slice s-1 holds quota in ClusterQueue team-a for c)";
     let has = "cannot be added to a RayService that has RayClusters (unqueued-x): they would have to stop";
     vec![

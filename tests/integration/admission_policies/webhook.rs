@@ -73,7 +73,7 @@ async fn new_queued_objects_are_created_suspended() {
         ("a service", open_service, "/spec/rayClusterConfig/suspend", true),
         ("a child of a service", open_child, "/spec/suspend", true),
         ("a cluster", cluster("own", queue_label("a"), false), "/spec/suspend", true),
-        ("a cluster of a job", of_job, "/spec/suspend", false),
+        ("a cluster of a RayJob, which this operator does not run", of_job, "/spec/suspend", true),
         ("a cluster in no queue", cluster("free", json!({"team": "a"}), false), "/spec/suspend", false),
     ];
     for (what, object, pointer, expected) in cases {

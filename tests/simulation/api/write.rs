@@ -167,7 +167,8 @@ impl ApiServer {
             WriteScope::Main => "",
             WriteScope::Status => "status",
         };
-        self.policies.review(&Attributes { kind, subresource, namespace, name, user, object, old })
+        let exists = |kind: &str, name: &str| self.get(kind, namespace, name).is_some();
+        self.policies.review(&Attributes { kind, subresource, namespace, name, user, object, old }, exists)
     }
 }
 

@@ -81,9 +81,10 @@ impl DesiredState {
             UserAction::ScaleCluster { cluster, group, replicas } => {
                 self.clusters.get_mut(cluster).into_iter().for_each(|of| scale(&mut of.pods, *group, *replicas));
             }
-            UserAction::DeleteCluster { cluster } => {
+            UserAction::DeleteCluster { cluster, .. } => {
                 self.clusters.remove(cluster);
             }
+            UserAction::DeleteOrphans { .. } => {}
             UserAction::SetQuota { queue, quotas } => {
                 self.quotas.get_mut(queue).into_iter().for_each(|of| of.clone_from(quotas));
             }

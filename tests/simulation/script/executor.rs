@@ -12,7 +12,7 @@ use sluice_api::ray::incremental_annotations::UPGRADE_FAILED_ANNOTATION;
 
 use super::manifests::{self, ScriptNamespace};
 use super::setup::{ResourceAmounts, Setup};
-use super::step::UserAction;
+use super::step::{Cluster, UserAction};
 
 /// Field manager of the users.
 const FIELD_MANAGER: &str = "people";
@@ -32,6 +32,7 @@ pub(crate) struct Executor<'a> {
 pub(crate) fn api_resource(kind: &str) -> ApiResource {
     let (group, version) = match kind {
         "Namespace" | "Pod" | "Service" => ("", "v1"),
+        "ControllerRevision" => ("apps", "v1"),
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
         "Event" => ("events.k8s.io", "v1"),
         "RayService" | "RayCluster" => ("ray.io", "v1"),
@@ -87,7 +88,7 @@ impl<'a> Executor<'a> {
                 }
                 self.apply_until_live(self.place.service(service)).await
             }
-            UserAction::PutCluster(cluster) => self.apply_until_live(self.place.cluster(cluster)).await,
+            UserAction::PutCluster(cluster) => self.put_cluster(cluster).await,
             UserAction::SetVersion { service, version } => self.set_version(service, *version).await,
             UserAction::Resize { service, group, size } => self.resize(service, *group, *size).await,
             UserAction::Scale { service, group, replicas } => self.scale(service, *group, *replicas).await,
@@ -109,11 +110,18 @@ impl<'a> Executor<'a> {
                     notes.map(|note| (note.to_owned(), Value::Null)).into_iter().collect();
                 self.merge("RayService", service, json!({"metadata": {"annotations": annotations}})).await
             }
-            UserAction::DeleteService { service, foreground } => self.delete("RayService", service, *foreground).await,
+            UserAction::DeleteService { service, foreground } => {
+                let policy = if *foreground { PropagationPolicy::Foreground } else { PropagationPolicy::Background };
+                self.delete("RayService", service, policy).await
+            }
             UserAction::ScaleCluster { cluster, group, replicas } => {
                 self.scale_cluster(cluster, *group, *replicas).await
             }
-            UserAction::DeleteCluster { cluster } => self.delete("RayCluster", cluster, false).await,
+            UserAction::DeleteCluster { cluster, orphan } => {
+                let policy = if *orphan { PropagationPolicy::Orphan } else { PropagationPolicy::Background };
+                self.delete("RayCluster", cluster, policy).await
+            }
+            UserAction::DeleteOrphans { cluster } => self.delete_orphans(cluster).await,
             UserAction::SetQuota { queue, quotas } => {
                 let change = json!({"spec": {"resourceGroups": self.place.resource_groups(quotas)}});
                 self.merge("ClusterQueue", &self.place.cluster_scoped_name(queue), change).await
@@ -209,8 +217,31 @@ impl<'a> Executor<'a> {
         self.replace("RayCluster", cluster, vec![(path, replicas.into())]).await
     }
 
-    async fn delete(&self, kind: &str, name: &str, foreground: bool) -> Result<(), kube::Error> {
-        let policy = if foreground { PropagationPolicy::Foreground } else { PropagationPolicy::Background };
+    async fn put_cluster(&self, cluster: &Cluster) -> Result<(), kube::Error> {
+        let mut object = self.place.cluster(cluster);
+        if let (true, Some(queue)) = (cluster.owned, &cluster.queue) {
+            let owner = self.api("LocalQueue").get(queue).await?;
+            object["metadata"]["ownerReferences"] = json!([{
+                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "name": queue, "uid": owner.uid(),
+                "controller": true,
+            }]);
+        }
+        self.apply_until_live(object).await
+    }
+
+    async fn delete_orphans(&self, cluster: &str) -> Result<(), kube::Error> {
+        let of_cluster = ListParams::default().labels(&format!("ray.io/cluster={cluster}"));
+        for kind in ["Pod", "Service", "ControllerRevision"] {
+            for object in self.api(kind).list(&of_cluster).await? {
+                if object.owner_references().is_empty() {
+                    self.delete(kind, &object.name_any(), PropagationPolicy::Background).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, kind: &str, name: &str, policy: PropagationPolicy) -> Result<(), kube::Error> {
         let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
         ignore_not_found(self.api(kind).delete(name, &params).await)
     }
@@ -302,6 +333,7 @@ mod tests {
     #[case::no_group(UserAction::Resize { service: "chat".into(), group: 4, size: ResourceAmounts::default() })]
     #[case::no_group_to_scale(UserAction::Scale { service: "chat".into(), group: 4, replicas: 2 })]
     #[case::no_cluster(UserAction::ScaleCluster { cluster: "basket".into(), group: 0, replicas: 2 })]
+    #[case::no_orphans(UserAction::DeleteOrphans { cluster: "basket".into() })]
     #[case::no_queue(UserAction::StopQueue { queue: "team-a".into(), policy: StopPolicy::Hold })]
     #[tokio::test(start_paused = true)]
     async fn an_action_on_a_missing_object_has_no_effect(#[case] act: UserAction) {

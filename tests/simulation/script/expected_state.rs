@@ -160,7 +160,10 @@ impl<'a> ActualState<'a> {
             }
         };
         let uids: Vec<&str> = self.objects.iter().map(|object| text(object, "/metadata/uid")).collect();
-        let is_orphan = |object: &Value| owners(object).any(|owner| !uids.contains(&text(owner, "/uid")));
+        // A LocalQueue is not among the objects, and stays.
+        let is_job = |owner: &&Value| text(owner, "/kind") != "LocalQueue";
+        let is_orphan =
+            |object: &Value| owners(object).filter(is_job).any(|owner| !uids.contains(&text(owner, "/uid")));
         let describe = |object: &&Value, what: &str| {
             format!("{} {} {what}", text(object, "/kind"), text(object, "/metadata/name"))
         };

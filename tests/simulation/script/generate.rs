@@ -95,6 +95,11 @@ impl ScriptBuilder {
         self.push(after, act);
     }
 
+    /// Appends an action in a quiescent system.
+    pub(super) fn push_at_rest(&mut self, act: UserAction) {
+        self.push(Delay::UntilQuiescent, act);
+    }
+
     fn push(&mut self, after: Delay, mut act: UserAction) {
         // The outcome of a timeout depends on the speed of the control plane.
         if let UserAction::PutService(service) = &mut act
@@ -300,6 +305,7 @@ mod tests {
 
         let all = [
             "deleteCluster",
+            "deleteOrphans",
             "deleteService",
             "editServeConfig",
             "putCluster",

@@ -148,6 +148,7 @@ fn other_cluster(rng: &mut Rng) -> Cluster {
         queue: Some(QUEUE.into()),
         priority: rng.bool().then(|| "high".to_owned()),
         recreate: false,
+        owned: false,
         pods: Pods { version: 52, head: random_requests(rng, 0), groups: Vec::new() },
     }
 }

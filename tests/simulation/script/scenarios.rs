@@ -228,8 +228,10 @@ fn standalone_cluster(author: &mut ScriptBuilder, rng: &mut Rng) {
         queue: author.any_queue(rng),
         priority: author.any_priority(rng),
         recreate: rng.bool(),
+        owned: false,
         pods: random_pods(rng),
     };
+    let cluster = Cluster { owned: cluster.queue.is_some() && rng.u32(0..3) == 0, ..cluster };
     // A pending cluster cannot be moved to another queue.
     let cluster = author.desired_state.clusters.get(STANDALONE_CLUSTER).cloned().unwrap_or(cluster);
     let groups = cluster.pods.groups.len();
@@ -251,7 +253,16 @@ fn standalone_cluster(author: &mut ScriptBuilder, rng: &mut Rng) {
         );
     }
     if rng.bool() {
-        author.push_action(rng, UserAction::DeleteCluster { cluster: STANDALONE_CLUSTER.to_owned() });
+        delete_cluster(author, rng);
+    }
+}
+
+/// Deletes the standalone RayCluster, sometimes without its pods, which are deleted later.
+fn delete_cluster(author: &mut ScriptBuilder, rng: &mut Rng) {
+    let (cluster, orphan) = (STANDALONE_CLUSTER.to_owned(), rng.u32(0..3) == 0);
+    author.push_action(rng, UserAction::DeleteCluster { cluster: cluster.clone(), orphan });
+    if orphan {
+        author.push_at_rest(UserAction::DeleteOrphans { cluster });
     }
 }
 

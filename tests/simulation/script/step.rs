@@ -119,6 +119,14 @@ pub(crate) enum UserAction {
     DeleteCluster {
         /// Name of the cluster.
         cluster: String,
+        /// Leaves its pods, Services and Workloads without an owner.
+        #[serde(default, skip_serializing_if = "is_false")]
+        orphan: bool,
+    },
+    /// Deletes what a deleted RayCluster has left without an owner, except for its Workloads.
+    DeleteOrphans {
+        /// Name of the cluster.
+        cluster: String,
     },
     /// Sets the quota of a ClusterQueue.
     SetQuota {
@@ -219,6 +227,9 @@ pub(crate) struct Cluster {
     /// Recreates the pods when the spec changes.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) recreate: bool,
+    /// An object that has nothing to do with quota controls it: its LocalQueue.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) owned: bool,
     /// Pods of the cluster.
     pub(crate) pods: Pods,
 }

@@ -15,7 +15,7 @@ use crate::history::State;
 
 /// Checks the gate of `cluster`, which was just opened.
 pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Violation> {
-    let job = job_uid(cluster);
+    let job = job_uid(state, cluster);
     let mut slices = slices_of_job(state, &job);
     let covered = slices.any(|slice| is_admitted(slice) && covers(slice, &required_pods(state, &job, cluster, slice)));
     if is_tampered(cluster) || !cluster.labels().contains_key(QUEUE_NAME_LABEL) || covered {

@@ -24,6 +24,7 @@ use tree::{Quotas, Usage};
 
 /// Label with the LocalQueue of a queued job.
 pub const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
+const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 const REPLACEMENT_FOR_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 
 /// Time after a quota change during which an admission based on the previous quota may still
@@ -155,7 +156,7 @@ impl InvariantChecker {
             Object::Workload(workload) => {
                 let was = self.state.workloads.get(&object_key(workload)).cloned();
                 self.state.apply(change);
-                let mut found = self.pods.check(&self.state, owner_uid(workload).as_ref());
+                let mut found = self.pods.check(&self.state, job_uid_of_slice(workload).as_ref());
                 found.extend(delta::check(&self.state, was.as_ref(), workload, change.deleted));
                 if !change.deleted && !was.as_ref().is_some_and(holds_quota) && holds_quota(workload) {
                     found.extend(quota::check(&self.state, workload, &self.effective_quotas()));
@@ -320,9 +321,34 @@ pub fn is_live(cluster: &RayCluster) -> bool {
     cluster.metadata.deletion_timestamp.is_none()
 }
 
-/// Returns the uid of the job that a cluster belongs to: that of its controller, or its own.
-pub fn job_uid(cluster: &RayCluster) -> String {
-    owner_uid(cluster).unwrap_or_else(|| cluster.uid().unwrap_or_default())
+/// Returns the uid of the job that a cluster belongs to: that of its controller if it is a queued
+/// RayService, a RayJob, or a deleted job whose slices cover the cluster; else its own.
+pub fn job_uid(state: &State, cluster: &RayCluster) -> String {
+    let own = cluster.uid().unwrap_or_default();
+    let Some(owner) = controller(cluster).filter(|owner| owner.api_version.starts_with("ray.io/")) else { return own };
+    let key = format!("{}/{}", cluster.namespace().unwrap_or_default(), owner.name);
+    let service = state.ray_services.get(&key).filter(|service| service.metadata.uid.as_ref() == Some(&owner.uid));
+    let covers = match (owner.kind.as_str(), service) {
+        ("RayJob", _) => true,
+        ("RayService", Some(service)) => service.labels().contains_key(QUEUE_NAME_LABEL),
+        ("RayService", None) => {
+            slices_of_job(state, &owner.uid).any(|slice| holds_quota(slice) && mentions(slice, &own))
+        }
+        _ => false,
+    };
+    if covers { owner.uid.clone() } else { own }
+}
+
+/// Reports whether the record of a slice contains this uid.
+fn mentions(slice: &Workload, uid: &str) -> bool {
+    let quoted = format!("\"{uid}");
+    slice.annotations().get("sluice.dev/slice").is_some_and(|record| record.contains(&quoted))
+}
+
+/// Returns the uid of the job of a slice: that of its controller, or, once it is orphaned, that in
+/// its label.
+pub fn job_uid_of_slice(slice: &Workload) -> Option<String> {
+    owner_uid(slice).or_else(|| slice.labels().get(JOB_UID_LABEL).cloned())
 }
 
 /// Returns the uid of the controller of an object, if any.
@@ -341,12 +367,15 @@ pub fn object_key<K: Resource>(object: &K) -> String {
 
 /// Returns the clusters of a job.
 pub fn clusters_of_job<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a RayCluster> {
-    state.ray_clusters.values().filter(move |cluster| job_uid(cluster) == job)
+    state.ray_clusters.values().filter(move |cluster| job_uid(state, cluster) == job)
 }
 
 /// Returns the slices of a job.
 pub fn slices_of_job<'a>(state: &'a State, job: &'a str) -> impl Iterator<Item = &'a Workload> {
-    state.workloads.values().filter(move |slice| controller(*slice).is_some_and(|owner| owner.uid == job))
+    state.workloads.values().filter(move |slice| match controller(*slice) {
+        Some(owner) => owner.uid == job,
+        None => slice.labels().get(JOB_UID_LABEL).is_some_and(|uid| uid == job),
+    })
 }
 
 /// Returns the quota that a job has reserved, by resource, summed over all flavors.

@@ -13,8 +13,8 @@ use sluice_api::ray::options::RayClusterUpgradeType;
 use sluice_queue::requests::pod_requests;
 
 use super::{
-    Invariant, QUEUE_NAME_LABEL, Violation, add_maximum, counts_toward_usage, holds_quota, job_uid, object_key,
-    owner_uid, replaced_slices, reserved_by, slices_of_job,
+    Invariant, QUEUE_NAME_LABEL, Violation, add_maximum, counts_toward_usage, holds_quota, job_uid, job_uid_of_slice,
+    mentions, object_key, owner_uid, replaced_slices, reserved_by, slices_of_job,
 };
 use crate::history::State;
 
@@ -47,7 +47,9 @@ type Amounts = BTreeMap<String, Amount>;
 impl PodTracker {
     /// Observes a pod. Returns the uid of the queued job that it belongs to, if any.
     pub(super) fn observe(&mut self, state: &State, pod: &Pod, gone: bool) -> Option<String> {
-        let cluster = cluster_uid_of_pod(state, pod)?;
+        let cluster = cluster_uid_of_pod(pod)
+            .or_else(|| self.cluster_before_orphaning(pod))
+            .or_else(|| uid_of_named_cluster(state, pod))?;
         let pods = self.by_cluster.entry(cluster.clone()).or_default();
         if gone || !is_runnable(pod) {
             pods.remove(&object_key(pod));
@@ -70,6 +72,13 @@ impl PodTracker {
             self.template_keys.remove(&cluster);
         }
         job_uid_of_cluster(state, &cluster)
+    }
+
+    /// Returns the uid of the cluster that a pod belonged to before it lost its owner.
+    fn cluster_before_orphaning(&self, pod: &Pod) -> Option<String> {
+        let key = object_key(pod);
+        let tracked = self.template_keys.iter().find(|(_, pods)| pods.contains_key(&key));
+        tracked.map(|(cluster, _)| cluster.clone())
     }
 
     /// Checks that no group of the pod's cluster mixes pods of different templates, if its upgrade
@@ -119,7 +128,7 @@ impl PodTracker {
     /// after convergence.
     pub(super) fn reservation_mismatches(&self, state: &State) -> Vec<Violation> {
         let jobs: BTreeSet<String> =
-            state.workloads.values().filter(|slice| holds_quota(slice)).filter_map(owner_uid).collect();
+            state.workloads.values().filter(|slice| holds_quota(slice)).filter_map(job_uid_of_slice).collect();
         let differs = jobs.into_iter().filter_map(|job| {
             let (requested, reserved) = (total_requests(self.pods_of_job(state, &job)), reserved_by(state, &job));
             let non_zero = |amounts: &Amounts| -> Amounts {
@@ -200,30 +209,33 @@ pub fn is_runnable(pod: &Pod) -> bool {
 /// Returns the uid of the cluster that a pod belongs to: that of its owner, since the name may have
 /// been reused by another cluster. For a submitter pod it is the uid of the RayJob that it was
 /// ungated for.
-fn cluster_uid_of_pod(state: &State, pod: &Pod) -> Option<String> {
+fn cluster_uid_of_pod(pod: &Pod) -> Option<String> {
     if let Some(job) = pod.labels().get("kueue.x-k8s.io/job-uid") {
         return Some(job.clone());
     }
     if pod.labels().contains_key("batch.kubernetes.io/job-name") {
-        return owner_uid(pod);
+        return owner_uid(pod).or_else(|| pod.labels().get("batch.kubernetes.io/controller-uid").cloned());
     }
+    pod.labels().get("ray.io/cluster")?;
+    owner_uid(pod)
+}
+
+/// Returns the uid of the cluster that a pod names in its label.
+fn uid_of_named_cluster(state: &State, pod: &Pod) -> Option<String> {
     let name = pod.labels().get("ray.io/cluster")?;
-    let named = format!("{}/{name}", pod.namespace().unwrap_or_default());
-    owner_uid(pod).or_else(|| state.ray_clusters.get(&named)?.uid())
+    state.ray_clusters.get(&format!("{}/{name}", pod.namespace().unwrap_or_default()))?.uid()
 }
 
 /// Returns the uid of the queued job that a cluster belongs to, or `None` for one without a queue.
 fn job_uid_of_cluster(state: &State, cluster: &str) -> Option<String> {
     if let Some(cluster) = state.cluster_with_uid(cluster) {
-        return cluster.labels().contains_key(QUEUE_NAME_LABEL).then(|| job_uid(cluster));
+        return cluster.labels().contains_key(QUEUE_NAME_LABEL).then(|| job_uid(state, cluster));
     }
     // The cluster was deleted but its pods may still exist: the job that reserved their quota must
     // still hold it.
-    let quoted = format!("\"{cluster}");
-    let covers =
-        |slice: &&Workload| slice.annotations().get("sluice.dev/slice").is_some_and(|record| record.contains(&quoted));
+    let covers = |slice: &&Workload| mentions(slice, cluster);
     // Try the Workloads owned by the uid itself first: a batch/v1 Job owns its Workload, and there
     // may be thousands of them.
     let slice = slices_of_job(state, cluster).find(covers).or_else(|| state.workloads.values().find(covers));
-    slice.and_then(owner_uid)
+    slice.and_then(job_uid_of_slice)
 }

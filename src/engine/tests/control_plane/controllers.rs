@@ -12,7 +12,9 @@ impl ControlPlane {
         let all: Vec<Name> = self.objects.keys().cloned().collect();
         for name in &all {
             self.finish_deletion(name);
-            self.collect_garbage(name);
+            if self.collects_garbage {
+                self.collect_garbage(name);
+            }
         }
         for name in all.iter().filter(|(kind, _)| kind == "Pod") {
             let runs = |pod: &&Value| !is_gated(pod) && pod["status"]["phase"] != "Succeeded";
@@ -56,7 +58,8 @@ impl ControlPlane {
     /// Acts as the Job controller: creates and deletes pods, and updates the status.
     fn run_job(&mut self, job: &str) {
         let name = ("Job".to_owned(), job.to_owned());
-        let Some(object) = self.objects.get(&name) else { return };
+        let is_terminating = |object: &&Value| !object["metadata"]["deletionTimestamp"].is_null();
+        let Some(object) = self.objects.get(&name).filter(|object| !is_terminating(object)) else { return };
         let (uid, spec) = (object["metadata"]["uid"].clone(), object["spec"].clone());
         let of_job = |(of, pod): &(&Name, &Value)| of.0 == "Pod" && owner_uid(pod) == Some(&uid);
         let pods: Vec<(Name, String)> = self
@@ -85,6 +88,7 @@ impl ControlPlane {
             let name = format!("{job}-{}-{number}", self.versions);
             pod["metadata"]["name"] = json!(name);
             pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] = json!(job);
+            pod["metadata"]["labels"]["batch.kubernetes.io/controller-uid"] = uid.clone();
             pod["metadata"]["ownerReferences"] =
                 json!([{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid, "controller": true}]);
             self.create(("Pod".to_owned(), name), pod);
@@ -95,6 +99,8 @@ impl ControlPlane {
         }
         if is_complete {
             status["conditions"] = json!([{"type": "Complete", "status": "True", "message": "all pods are done"}]);
+        } else if let Some(conditions) = suspended_condition(&self.objects[&name], is_suspended) {
+            status["conditions"] = conditions;
         }
         self.patch(&name, &json!({"status": status}));
     }
@@ -121,4 +127,18 @@ impl ControlPlane {
             }),
         );
     }
+}
+
+/// Returns the conditions of a Job with a changed condition Suspended; `None` if it does not change.
+fn suspended_condition(job: &Value, is_suspended: bool) -> Option<Value> {
+    let conditions = job.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+    let (shown, mut others): (Vec<Value>, Vec<Value>) =
+        conditions.into_iter().partition(|condition| condition["type"] == "Suspended");
+    let before = shown.first().map(|condition| condition["status"] == "True");
+    if before == Some(is_suspended) || (before.is_none() && !is_suspended) {
+        return None;
+    }
+    let status = if is_suspended { "True" } else { "False" };
+    others.push(json!({"type": "Suspended", "status": status}));
+    Some(others.into())
 }

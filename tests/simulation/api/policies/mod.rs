@@ -2,7 +2,9 @@
 //! (apiserver `pkg/admission/plugin/policy/validating`). Requests without a user, as those of the
 //! simulated cluster's own controllers, are not checked.
 //!
-//! Not implemented: parameters, audit annotations, `authorizer`, `namespaceObject`, and bindings
+//! A parameter only decides whether a policy applies: expressions cannot read it.
+//!
+//! Not implemented: audit annotations, `authorizer`, `namespaceObject`, and bindings
 //! that warn instead of deny. A policy that has any of them is refused when it is read.
 
 use std::sync::LazyLock;
@@ -52,12 +54,23 @@ pub(super) struct Attributes<'a> {
 struct Policy {
     name: String,
     binding: String,
+    /// Object that must exist in the namespace of the write for the policy to apply.
+    param: Option<Param>,
+    /// True if a write passes when an expression fails (`failurePolicy: Ignore`).
+    ignores_failures: bool,
     resources: Vec<admission::NamedRuleWithOperations>,
     object_selector: Option<Selector>,
     namespace_selector: Option<Selector>,
     conditions: Vec<Expression>,
     variables: Vec<Variable>,
     validations: Vec<Validation>,
+}
+
+/// Parameter of a policy.
+#[derive(Debug)]
+struct Param {
+    kind: String,
+    name: String,
 }
 
 /// Variable of a policy, evaluated once for each request.
@@ -128,13 +141,15 @@ impl InstalledPolicies {
         }
     }
 
-    /// Reviews a write.
+    /// Reviews a write. `exists` reports whether an object of a kind exists in its namespace under a
+    /// name.
     ///
     /// # Errors
     /// Returns the error of the first policy that denies it.
-    pub(super) fn review(self, write: &Attributes<'_>) -> Result<(), StatusError> {
+    pub(super) fn review(self, write: &Attributes<'_>, exists: impl Fn(&str, &str) -> bool) -> Result<(), StatusError> {
         let installed = POLICIES.iter().filter(|policy| self.include(policy));
-        let mut candidates = installed.filter(|policy| policy.selects(write)).peekable();
+        let has_param = |policy: &&Policy| policy.param.as_ref().is_none_or(|param| exists(&param.kind, &param.name));
+        let mut candidates = installed.filter(|policy| policy.selects(write)).filter(has_param).peekable();
         if candidates.peek().is_none() {
             return Ok(());
         }
@@ -196,6 +211,7 @@ impl Policy {
         let mut variables = write.variables(request);
         let denial = match self.matching(&variables) {
             Matching::Exempt => None,
+            Matching::Failed(_) if self.ignores_failures => None,
             Matching::Failed(error) => Some(Denial::failed(error)),
             Matching::Applies => {
                 let failed = self.evaluate_variables(&mut variables);
@@ -323,9 +339,19 @@ impl Policy {
         let name = policy.metadata.name.clone().expect("a policy has a name");
         let spec = policy.spec.as_ref().expect("a policy has a spec");
         let bound = &binding.spec;
-        assert!(spec.param_kind.is_none() && bound.param_ref.is_none(), "{name}: parameters are not implemented");
+        let param = spec.param_kind.as_ref().zip(bound.param_ref.as_ref()).map(|(kind, named)| {
+            assert_eq!(named.parameter_not_found_action.as_deref(), Some("Allow"), "{name}");
+            assert!(named.namespace.is_none() && named.selector.is_none(), "{name}");
+            let (kind, name) = (kind.kind.clone(), named.name.clone());
+            Param { kind: kind.expect("a kind"), name: name.expect("a name") }
+        });
+        assert_eq!(param.is_some(), spec.param_kind.is_some() || bound.param_ref.is_some(), "{name}");
         assert!(spec.audit_annotations.is_none(), "{name}: audit annotations are not implemented");
-        assert_eq!(spec.failure_policy.as_deref(), Some("Fail"), "{name}");
+        let ignores_failures = match spec.failure_policy.as_deref() {
+            Some("Fail") => false,
+            Some("Ignore") => true,
+            other => panic!("{name}: unknown failure policy {other:?}"),
+        };
         assert_eq!(bound.validation_actions, ["Deny"], "{name}");
         let constraints = spec.match_constraints.clone().unwrap_or_default();
         assert!(constraints.namespace_selector.is_none() && constraints.exclude_resource_rules.is_none(), "{name}");
@@ -333,6 +359,8 @@ impl Policy {
         assert!(place.object_selector.is_none() && place.resource_rules.is_none(), "{name}");
         Self {
             binding: binding.metadata.name.clone().expect("a binding has a name"),
+            param,
+            ignores_failures,
             resources: constraints.resource_rules.unwrap_or_default(),
             object_selector: constraints.object_selector.as_ref().map(label_selector),
             namespace_selector: place.namespace_selector.as_ref().map(label_selector),

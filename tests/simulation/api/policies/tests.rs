@@ -73,12 +73,18 @@ fn every_validation_of_every_policy_denies_with_its_message_and_allows() {
         let position = denying_validation(policy, &write);
         let error = policy.review(&write, &write.request()).expect_err(case.expected);
         assert!(error.message.contains(case.expected), "{}: {}", case.policy, error.message);
-        assert_ne!(InstalledPolicies::AllBut(&policy.name).review(&write), Err(error), "{} is left out", case.policy);
-        assert_eq!(InstalledPolicies::None.review(&write), Ok(()));
+        assert_ne!(
+            InstalledPolicies::AllBut(&policy.name).review(&write, |_, _| true),
+            Err(error),
+            "{} is left out",
+            case.policy
+        );
+        assert_eq!(InstalledPolicies::None.review(&write, |_, _| true), Ok(()));
         covered.extend(position.map(|position| (case.policy.to_owned(), position)));
 
         let write = attributes(&case, &allowed, old.as_ref());
-        let accepted = InstalledPolicies::All.review(&Attributes { subresource: case.allowed_subresource, ..write });
+        let accepted =
+            InstalledPolicies::All.review(&Attributes { subresource: case.allowed_subresource, ..write }, |_, _| true);
         assert_eq!(accepted.map_err(|error| error.message), Ok(()), "{}: {}", case.policy, case.expected);
     }
     let all = POLICIES
@@ -119,11 +125,25 @@ fn gate_is_protected_from_users_in_managed_namespaces(
     let (old, object) = (queued_cluster(true), queued_cluster(false));
     let kind = kinds::by_name("RayCluster");
     let write = Attributes { kind, subresource: "", namespace, name: "a", user, object: &object, old: Some(&old) };
-    let review = |write: &Attributes<'_>| InstalledPolicies::All.review(write);
+    let review = |write: &Attributes<'_>| InstalledPolicies::All.review(write, |_, _| true);
     assert_eq!(review(&write).is_err(), denied);
     // The policy selects updates of the resource, not its status.
     assert_eq!(review(&Attributes { subresource: "status", ..write }), Ok(()));
     assert_eq!(review(&Attributes { old: None, ..write }), Ok(()));
+}
+
+#[rstest]
+#[case::with_a_default_queue(true)]
+#[case::without_a_default_queue(false)]
+fn job_leaves_its_queue_only_in_a_namespace_without_a_default_queue(#[case] has_default_queue: bool) {
+    let old = queued_cluster(true);
+    let object = json!({"metadata": {"name": "a", "namespace": "team"}, "spec": {"suspend": true}});
+    let (kind, user) = (kinds::by_name("RayCluster"), UserName::ADMINISTRATOR);
+    let write =
+        Attributes { kind, subresource: "", namespace: "team", name: "a", user, object: &object, old: Some(&old) };
+
+    let exists = |kind: &str, name: &str| (kind, name) == ("LocalQueue", "default") && has_default_queue;
+    assert_eq!(InstalledPolicies::All.review(&write, exists).is_err(), has_default_queue);
 }
 
 #[test]

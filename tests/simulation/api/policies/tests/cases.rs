@@ -110,6 +110,7 @@ pub(super) fn all() -> Vec<PolicyCase> {
         ownership(),
         pods(),
         queue_names(),
+        default_queue(),
         quotas(),
         ray_jobs(),
         workload_specs(),
@@ -427,7 +428,7 @@ fn queue_names() -> Vec<PolicyCase> {
             and(queued(json!({"suspend": true})), owned_by("RayJob", "1")),
             move_to(""),
             move_to("b"),
-            "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster that has an owner is set by the owner",
+            "metadata.labels[kueue.x-k8s.io/queue-name] of a RayCluster of a RayService or RayJob is set by its owner",
         ),
         update(
             of("RayService"),
@@ -443,6 +444,17 @@ fn queue_names() -> Vec<PolicyCase> {
             and(move_to("b"), suspend(true)),
             "cannot be added to a RayService that has RayClusters (chat-1): they would have to stop",
         ),
+    ]
+}
+
+fn default_queue() -> Vec<PolicyCase> {
+    let of = |kind: &'static str| ("sluice-default-queue", kind, "");
+    let move_to = |queue: &str| and(labels(json!({QUEUE: queue})), suspend(true));
+    let case = |kind, expected| update(of(kind), queued(json!({"suspend": true})), move_to(""), move_to("b"), expected);
+    vec![
+        case("Job", "of a Job cannot be removed: the namespace has the LocalQueue default"),
+        case("RayCluster", "of a RayCluster cannot be removed: the namespace has the LocalQueue default"),
+        case("RayService", "of a RayService cannot be removed: the namespace has the LocalQueue default"),
     ]
 }
 
@@ -564,6 +576,12 @@ fn workload_specs() -> Vec<PolicyCase> {
     vec![
         create(
             target,
+            annotations(json!({"sluice.dev/slice": "{}"})),
+            annotations(json!({"example.com/slice": "{}"})),
+            "metadata.annotations[sluice.dev/slice]: is written by Sluice alone",
+        ),
+        create(
+            target,
             pod_sets(&[least.clone(), least.clone()]),
             pod_sets(&[least.clone(), json!({})]),
             "spec.podSets: at most one podSet can use minCount",
@@ -663,6 +681,13 @@ fn workload_updates() -> Vec<PolicyCase> {
             target,
             reserved(spec(json!({"queueName": "a"}))),
             spec(json!({"queueName": "b"})),
+            spec(json!({"active": false})),
+            "spec.queueName: is immutable while workload quota reserved",
+        ),
+        update(
+            target,
+            reserved(spec(json!({"queueName": "a"}))),
+            spec(json!({"queueName": null})),
             spec(json!({"active": false})),
             "spec.queueName: is immutable while workload quota reserved",
         ),
