@@ -6,7 +6,7 @@ use regex::Regex;
 
 use crate::sources::Source;
 
-/// Documents whose tables name tests as `FILE`: `TEST`, `TEST`.
+/// Documents whose tables name tests in their last column, after the file that has them.
 const DOCUMENTS: &[&str] = &["docs/kueue-bugs.md"];
 
 /// Returns every named test, or case of one, that does not exist.

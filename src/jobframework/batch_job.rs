@@ -41,8 +41,6 @@ const POD_GROUP: &str = "";
 const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// Condition of a Job that succeeded.
 const COMPLETE: &str = "Complete";
-/// Condition of a Job that the Job controller has suspended.
-const SUSPENDED: &str = "Suspended";
 /// Conditions of a Job whose remaining pods are deleted before it is Complete or Failed.
 const FINISHING: [&str; 4] = ["SuccessCriteriaMet", "FailureTarget", COMPLETE, FAILED];
 /// Condition of a Job that failed.
@@ -267,7 +265,7 @@ pub fn is_suspended(job: &BatchJob) -> bool {
 /// Returns true if the Job controller has observed that a suspended Job is suspended: it was created
 /// so, or has that condition (Kubernetes 1.36 `pkg/controller/job/job_controller.go`, `syncJob`).
 fn is_suspension_observed(job: &BatchJob) -> bool {
-    job.metadata.generation == Some(1) || has_condition(job, SUSPENDED)
+    job.metadata.generation == Some(1) || has_condition(job, "Suspended")
 }
 
 /// Returns true if a Job has finished.
