@@ -195,7 +195,7 @@ kinds! {
     /// A RayJob; indexed by its own uid.
     RayJob in ray_jobs by own_uid;
     /// A pod of a RayCluster or batch/v1 Job; indexed by the uid of its owner (without one: see
-    /// [`orphaned_pod_key`]), and of the RayJob that it was ungated for.
+    /// `orphaned_pod_key`), and of the RayJob that it was ungated for.
     Pod in pods by controller_and_job_uid;
     /// A Service of a RayCluster or RayService; indexed by the uid of its owner.
     Service in services by controller_uid;
