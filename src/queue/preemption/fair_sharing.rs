@@ -89,10 +89,13 @@ impl TargetSearch<'_> {
         });
         // Shares are compared with the workload added.
         self.add_usage(self.node, want.usage, 1);
-        let mut pass = self.first_pass(want, &mut candidates, strategies, Vec::new());
+        // Own targets don't entitle the workload: they may turn out not to be needed.
+        let entitled = !want.needs_preemption.iter().any(|fr| self.tree.borrows(self.node, *fr, UsageView::Planned));
+        let rule = strategies.first().copied().unwrap_or(PreemptionStrategy::LessThanOrEqualToFinalShare);
+        let mut pass = self.first_pass(want, &mut candidates, rule, entitled, Vec::new());
         while !pass.fits && pass.evicts_after_skip {
             candidates = candidates.retry_with(pass.skipped);
-            pass = self.first_pass(want, &mut candidates, strategies, pass.targets);
+            pass = self.first_pass(want, &mut candidates, rule, entitled, pass.targets);
         }
         if !pass.fits && strategies.len() > 1 {
             pass = self.second_pass(want, pass, candidates);
@@ -171,17 +174,17 @@ impl TargetSearch<'_> {
         fits
     }
 
-    /// Preempts by the first strategy until the workload fits, beyond the `targets` of an earlier pass.
+    /// Preempts by the first strategy until the workload fits, beyond the `targets` of an earlier pass. An
+    /// `entitled` workload fits into the nominal quota of its ClusterQueue, and reclaims what others borrow.
     fn first_pass(
         &mut self,
         want: &PreemptionRequest<'_>,
         candidates: &mut CandidateQueues<'_>,
-        strategies: &[PreemptionStrategy],
+        rule: PreemptionStrategy,
+        entitled: bool,
         targets: Vec<Target>,
     ) -> PassResult {
         let mut pass = PassResult { targets, fits: false, skipped: Vec::new(), evicts_after_skip: false };
-        let entitled = !want.needs_preemption.iter().any(|fr| self.tree.borrows(self.node, *fr, UsageView::Planned));
-        let rule = strategies.first().copied().unwrap_or(PreemptionStrategy::LessThanOrEqualToFinalShare);
         while let Some(node) = self.next_cluster_queue(candidates, entitled) {
             let target = if node == self.node {
                 candidates.pop(self.tree, node)

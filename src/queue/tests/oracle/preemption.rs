@@ -303,7 +303,11 @@ impl TargetSearch<'_> {
         }
         let mut pass =
             FairSharingPass { search: self, candidates: left, exhausted_nodes: BTreeSet::new(), targets: Vec::new() };
-        let mut spared = pass.run_first_strategy(strategies[0]);
+        let entitled = !self.needs_preemption.iter().any(|fr| {
+            let tree = pass.quota_tree();
+            tree.parent(&self.node).is_some() && tree.exceeds_quota(&self.node, fr)
+        });
+        let mut spared = pass.run_first_strategy(strategies[0], entitled);
         // The candidates that it did not allow are tried again as long as that adds targets.
         while !pass.fits() {
             let before = pass.targets.len();
@@ -312,7 +316,7 @@ impl TargetSearch<'_> {
                 pass.candidates.insert(queue, [again, left].concat());
             }
             pass.exhausted_nodes.clear();
-            spared = pass.run_first_strategy(strategies[0]);
+            spared = pass.run_first_strategy(strategies[0], entitled);
             if pass.targets.len() == before {
                 break;
             }
@@ -394,12 +398,8 @@ impl FairSharingPass<'_> {
     }
 
     /// Runs the first strategy; returns the candidates that it did not allow.
-    fn run_first_strategy(&mut self, rule: PreemptionStrategy) -> BTreeMap<String, Vec<Target>> {
+    fn run_first_strategy(&mut self, rule: PreemptionStrategy, entitled: bool) -> BTreeMap<String, Vec<Target>> {
         let mut spared: BTreeMap<String, Vec<Target>> = BTreeMap::new();
-        let entitled = !self.search.needs_preemption.iter().any(|fr| {
-            let tree = self.quota_tree();
-            tree.parent(&self.search.node).is_some() && tree.exceeds_quota(&self.search.node, fr)
-        });
         while let Some(queue) = self.next_queue() {
             if queue == self.search.input.queue.name || entitled {
                 let mut target = self.candidates.get_mut(&queue).expect("candidates").remove(0);
