@@ -99,6 +99,12 @@ impl ControlPlane {
         Self { engine: self.engine.with_managed_jobs(rules), ..self }
     }
 
+    /// Runs the queue manager alone: another operator creates the pods of Ray objects.
+    pub(super) fn with_external_ray_operator(self) -> Self {
+        let components = Components { ray_operator: false, ..Components::ALL };
+        Self { engine: Engine::new(components, Settings::default(), [], TokenKey::insecure()), ..self }
+    }
+
     /// Creates or patches an object, as a user.
     pub(super) fn apply(&mut self, kind: &str, object: Value) {
         let name = (kind.to_owned(), object["metadata"]["name"].as_str().expect("a name").to_owned());
@@ -472,7 +478,7 @@ fn decode_object(kind: &str, object: &Value) -> Option<Object> {
     let group = match kind {
         "Pod" | "Service" | "ServiceAccount" | "Secret" | "Namespace" => "v1",
         "EndpointSlice" => "discovery.k8s.io/v1",
-        "RayCluster" | "RayService" => "ray.io/v1",
+        "RayCluster" | "RayJob" | "RayService" => "ray.io/v1",
         "Job" => "batch/v1",
         "Role" | "RoleBinding" => "rbac.authorization.k8s.io/v1",
         "Ingress" => "networking.k8s.io/v1",

@@ -179,6 +179,61 @@ fn cluster_is_queued_by_its_own_label_once_its_owner_leaves_the_queue() {
     assert_eq!(plane.most_running, 0);
 }
 
+/// Creates a control plane with quota for the cluster of a RayJob, which KubeRay runs.
+fn plane_with_ray_job() -> ControlPlane {
+    let mut plane = control_plane(Settings::default(), "3").with_external_ray_operator();
+    let spec = json!({
+        "entrypoint": "true", "shutdownAfterJobFinishes": true, "submissionMode": "HTTPMode", "suspend": true,
+        "rayClusterSpec": cluster_spec(1, "2.53.0"),
+    });
+    plane.apply("RayJob", json!({"metadata": job_metadata("train", "low"), "spec": spec}));
+    plane
+}
+
+fn is_suspended(plane: &ControlPlane, cluster: &str) -> bool {
+    plane.object("RayCluster", cluster)["spec"]["suspend"] == true
+}
+
+#[test]
+fn ray_job_covers_only_the_cluster_that_was_created_for_it() {
+    // Given a RayJob that is admitted, and its cluster, which is observed before the status that names it,
+    let mut plane = plane_with_ray_job();
+    plane.advance(10);
+    assert_eq!(plane.object("RayJob", "train")["spec"]["suspend"], false);
+    put_owned(&mut plane, "RayCluster", "train-abcde", Some(&RAY_JOB));
+    plane.advance(0);
+    plane.apply("RayJob", json!({"metadata": {"name": "train"}, "status": {"rayClusterName": "train-abcde"}}));
+    plane.advance(10);
+    assert!(plane.workloads("train-abcde").is_empty() && !is_suspended(&plane, "train-abcde"));
+
+    // when a user creates another one that names the RayJob as its owner, then it waits for itself;
+    put_owned(&mut plane, "RayCluster", "forged", Some(&RAY_JOB));
+    plane.advance(10);
+    assert!(plane.workloads("forged").len() == 1 && is_suspended(&plane, "forged"));
+
+    // and the next cluster of the RayJob, which is created after the first one is gone, does not.
+    plane.delete("RayCluster", "train-abcde");
+    plane.advance(0);
+    put_owned(&mut plane, "RayCluster", "train-fghij", Some(&RAY_JOB));
+    plane.advance(0);
+    plane.apply("RayJob", json!({"metadata": {"name": "train"}, "status": {"rayClusterName": "train-fghij"}}));
+    plane.advance(10);
+    assert!(plane.workloads("train-fghij").is_empty() && !is_suspended(&plane, "train-fghij"));
+}
+
+#[test]
+fn cluster_of_a_suspended_ray_job_is_queued_by_its_own_label() {
+    // Given a RayJob that waits for quota,
+    let mut plane = plane_with_ray_job();
+    set_quota(&mut plane, "0");
+    plane.advance(10);
+
+    put_owned(&mut plane, "RayCluster", "forged", Some(&RAY_JOB));
+    plane.advance(10);
+
+    assert!(plane.workloads("forged").len() == 1 && is_suspended(&plane, "forged"));
+}
+
 /// What a user writes into a Workload for a cluster of two pods of 1 CPU.
 #[derive(Debug, Clone, Copy)]
 enum Forgery {
