@@ -179,13 +179,17 @@ pub struct ReservedForOthers {
 /// Explains the job that `subject` is or belongs to; None if the object doesn't exist or belongs to
 /// no job.
 pub fn explain(engine: &Engine, subject: impl Into<ObjectId>) -> Option<Explanation> {
-    let job = job_of(engine.cluster_state(), &subject.into())?;
+    let job = job_of(engine, &subject.into())?;
     engine.with_job(job.clone(), |snapshot| explain_job(engine, &job, &snapshot))
 }
 
-/// Returns the job at the top of the controller references of `subject`; None if an object on the
-/// way doesn't exist.
-fn job_of(state: &ClusterState, subject: &ObjectId) -> Option<ObjectId> {
+/// Returns the job at the top of the controller references of `subject`, or below owners that don't
+/// cover it; None if an object on the way doesn't exist.
+fn job_of(engine: &Engine, subject: &ObjectId) -> Option<ObjectId> {
+    if engine.with_job(subject.clone(), |_| ()).is_some() {
+        return Some(subject.clone());
+    }
+    let state = engine.cluster_state();
     let key = ObjectKey::new(subject.namespace.clone().unwrap_or_default(), subject.name.clone());
     let owners = match subject.kind.as_str() {
         "Workload" => state.workloads.get(&key)?.owner_references().to_vec(),
@@ -197,7 +201,7 @@ fn job_of(state: &ClusterState, subject: &ObjectId) -> Option<ObjectId> {
         return Some(subject.clone());
     };
     let owner = ObjectId { kind: owner.kind, name: owner.name, ..subject.clone() };
-    job_of(state, &owner)
+    job_of(engine, &owner)
 }
 
 fn explain_job(engine: &Engine, job: &ObjectId, snapshot: &JobSnapshot<'_>) -> Explanation {

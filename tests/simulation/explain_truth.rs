@@ -59,7 +59,9 @@ impl QuiescentState {
     fn jobs(&self) -> impl Iterator<Item = ObjectRef> {
         let jobs = self.snapshot.objects().iter().filter(|object| match object {
             Object::RayService(_) => true,
-            Object::RayCluster(cluster) => cluster.owner_references().is_empty(),
+            Object::RayCluster(cluster) => {
+                cluster.owner_references().iter().all(|owner| !owner.api_version.starts_with("ray.io/"))
+            }
             _ => false,
         });
         jobs.map(Object::reference)
@@ -129,7 +131,12 @@ impl QuiescentState {
             return Ok(AppliedRemediation::HeadDeleted);
         }
         if remedy.what.contains(" is released, limited by ") {
-            self.jobs().filter(|other| other != job).for_each(|other| dry_run.remove_with_dependents(&other));
+            // A Workload of a job that was deleted without its pods has no owner.
+            let orphaned = self.snapshot.objects().iter().filter(
+                |object| matches!(object, Object::Workload(workload) if workload.owner_references().is_empty()),
+            );
+            let others = self.jobs().filter(|other| other != job).chain(orphaned.map(Object::reference));
+            others.for_each(|other| dry_run.remove_with_dependents(&other));
             return Ok(AppliedRemediation::QuotaReleased);
         }
         Ok(AppliedRemediation::NotApplicable)
