@@ -58,9 +58,6 @@ const RETIRED_NAMES: &[&str] = &[
 const EXCEPTIONS: &[&str] =
     &["xtask/wording.rs", "docs/contributing/glossary.md", "CHANGELOG.md", "tests/simulation/api/recorded/"];
 
-/// Share of doc comments, in percent, that may open with a question word.
-const QUESTION_DOCS_PERCENT: usize = 3;
-
 /// Returns every use of a retired word or name.
 pub(crate) fn check(sources: &[Source]) -> Vec<String> {
     let words: Vec<(Regex, &str)> =
@@ -88,28 +85,21 @@ pub(crate) fn check(sources: &[Source]) -> Vec<String> {
     problems
 }
 
-/// Checks that few enough doc comments open with a question word; returns all that do when there are too many.
+/// Returns every doc comment that opens with a question word.
 pub(crate) fn check_docs(sources: &[Source]) -> Vec<String> {
     let opens = Regex::new(r"^\s*//[/!] (What|Whether|Who|Whom|Whose|Which|How|Where|When|Why)\b").expect("a pattern");
     let is_doc = |line: &str| line.trim_start().starts_with("///") || line.trim_start().starts_with("//!");
-    let (mut docs, mut questions) = (0, Vec::new());
+    let mut questions = Vec::new();
     for source in sources.iter().filter(|source| source.is_rust()) {
         let mut previous = "";
         for (number, line) in source.text.lines().enumerate() {
-            if is_doc(line) && !is_doc(previous) {
-                docs += 1;
-                if opens.is_match(line) {
-                    questions.push(format!(
-                        "{}:{}: the doc comment opens with a question word",
-                        source.path,
-                        number + 1
-                    ));
-                }
+            if is_doc(line) && !is_doc(previous) && opens.is_match(line) {
+                questions.push(format!("{}:{}: the doc comment opens with a question word", source.path, number + 1));
             }
             previous = line;
         }
     }
-    if questions.len() * 100 > docs * QUESTION_DOCS_PERCENT { questions } else { Vec::new() }
+    questions
 }
 
 /// Returns every constant that a Rust comment names in backticks and that exists in no source, as after a rename.

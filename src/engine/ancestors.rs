@@ -14,6 +14,7 @@ use kube_core::{Resource, ResourceExt};
 use super::Engine;
 use super::cluster_state::owner_key;
 use super::owners::is_controlled_by;
+use super::store::Store;
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::kueue::names::FINISHED;
@@ -83,24 +84,19 @@ impl Engine {
 
     /// Iterates over the RayClusters of a RayService.
     pub(super) fn children_of_service<'a>(&'a self, service: &'a RayService) -> impl Iterator<Item = &'a RayCluster> {
-        let uid = service.metadata.uid.as_deref().unwrap_or_default();
-        let owned = self.cluster_state.ray_clusters.by_index(&owner_key(uid)).map(AsRef::as_ref);
-        owned.filter(|cluster| is_controlled_by(*cluster, service))
+        controlled_by(&self.cluster_state.ray_clusters, service)
     }
 
     /// Iterates over the RayClusters that the slices of a RayJob cover.
     pub(super) fn clusters_of_ray_job<'a>(&'a self, job: &'a RayJob) -> impl Iterator<Item = &'a RayCluster> {
-        let uid = job.metadata.uid.as_deref().unwrap_or_default();
-        let owned = self.cluster_state.ray_clusters.by_index(&owner_key(uid)).map(AsRef::as_ref);
-        owned.filter(|cluster| is_controlled_by(*cluster, job) && self.may_have_created(job, cluster))
+        controlled_by(&self.cluster_state.ray_clusters, job).filter(|cluster| self.may_have_created(job, cluster))
     }
 
     /// Iterates over the submitter Jobs that the slices of a RayJob cover: one at most, unless the
     /// last one is terminating.
     pub(super) fn submitters_of_ray_job<'a>(&'a self, job: &'a RayJob) -> impl Iterator<Item = &'a BatchJob> {
-        let uid = job.metadata.uid.as_deref().unwrap_or_default();
-        let owned = self.cluster_state.batch_jobs.by_index(&owner_key(uid)).map(AsRef::as_ref);
-        owned.filter(|submitter| is_controlled_by(*submitter, job) && submitter.name_any() == job.name_any())
+        let owned = controlled_by(&self.cluster_state.batch_jobs, job);
+        owned.filter(|submitter| submitter.name_any() == job.name_any())
     }
 
     /// Reports whether a RayService or RayJob controls a cluster, queued or not.
@@ -173,6 +169,15 @@ impl Engine {
                 && job.name_any() == redis_cleanup(cluster)
         })
     }
+}
+
+/// Iterates over the objects of a store, indexed by their owner, that `owner` controls.
+fn controlled_by<'a, K: Resource, O: Resource<DynamicType = ()>>(
+    store: &'a Store<K>,
+    owner: &'a O,
+) -> impl Iterator<Item = &'a K> {
+    let indexed = store.by_index(&owner_key(owner.meta().uid.as_deref().unwrap_or_default()));
+    indexed.map(AsRef::as_ref).filter(|object| is_controlled_by(*object, owner))
 }
 
 /// Returns the key of the controlling owner if it is of this kind of the Ray API.

@@ -36,12 +36,11 @@ pub(super) fn controller_key<K: Resource>(object: &K, kind: &str) -> Option<Obje
 /// Reports whether `owner` controls an object: an object of another namespace, or of another kind or
 /// uid, does not, whatever the owner reference says.
 pub(super) fn is_controlled_by<K: Resource, O: Resource<DynamicType = ()>>(object: &K, owner: &O) -> bool {
-    let group = |version: &str| version.split_once('/').map_or("", |(group, _)| group).to_owned();
     let is_owner = |reference: &OwnerReference| {
         reference.controller == Some(true)
             && Some(&reference.uid) == owner.meta().uid.as_ref()
             && reference.kind == O::kind(&())
-            && group(&reference.api_version) == O::group(&())
+            && reference.api_version.split_once('/').map_or("", |(group, _)| group) == O::group(&())
     };
     object.meta().namespace == owner.meta().namespace && object.meta().owner_references.iter().flatten().any(is_owner)
 }

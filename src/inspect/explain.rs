@@ -179,29 +179,22 @@ pub struct ReservedForOthers {
 /// Explains the job that `subject` is or belongs to; None if the object doesn't exist or belongs to
 /// no job.
 pub fn explain(engine: &Engine, subject: impl Into<ObjectId>) -> Option<Explanation> {
-    let job = job_of(engine, &subject.into())?;
-    engine.with_job(job.clone(), |snapshot| explain_job(engine, &job, &snapshot))
+    let subject = subject.into();
+    let explanation = engine.with_job(subject.clone(), |snapshot| explain_job(engine, &subject, &snapshot));
+    explanation.or_else(|| explain(engine, controller(engine.cluster_state(), &subject)?))
 }
 
-/// Returns the job at the top of the controller references of `subject`, or below owners that don't
-/// cover it; None if an object on the way doesn't exist.
-fn job_of(engine: &Engine, subject: &ObjectId) -> Option<ObjectId> {
-    if engine.with_job(subject.clone(), |_| ()).is_some() {
-        return Some(subject.clone());
-    }
-    let state = engine.cluster_state();
+/// Returns the object that controls a Workload, RayCluster or pod; None for any other object.
+fn controller(state: &ClusterState, subject: &ObjectId) -> Option<ObjectId> {
     let key = ObjectKey::new(subject.namespace.clone().unwrap_or_default(), subject.name.clone());
     let owners = match subject.kind.as_str() {
-        "Workload" => state.workloads.get(&key)?.owner_references().to_vec(),
-        "RayCluster" => state.ray_clusters.get(&key)?.owner_references().to_vec(),
-        "Pod" => state.pods.get(&key)?.owner_references().to_vec(),
-        _ => Vec::new(),
+        "Workload" => state.workloads.get(&key)?.owner_references(),
+        "RayCluster" => state.ray_clusters.get(&key)?.owner_references(),
+        "Pod" => state.pods.get(&key)?.owner_references(),
+        _ => return None,
     };
-    let Some(owner) = owners.into_iter().find(|owner| owner.controller == Some(true)) else {
-        return Some(subject.clone());
-    };
-    let owner = ObjectId { kind: owner.kind, name: owner.name, ..subject.clone() };
-    job_of(engine, &owner)
+    let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
+    Some(ObjectId { kind: owner.kind.clone(), name: owner.name.clone(), ..subject.clone() })
 }
 
 fn explain_job(engine: &Engine, job: &ObjectId, snapshot: &JobSnapshot<'_>) -> Explanation {

@@ -6,11 +6,12 @@
 //! (`pkg/controller/jobs/job/job_controller.go`) gates the pods of elastic Jobs only, and lowers
 //! `spec.parallelism` of other Jobs while they are granted less. Here the spec stays as written.
 
+mod wanted_pods;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::{Job as BatchJob, JobCondition, JobSpec, JobStatus};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
@@ -26,8 +27,8 @@ use sluice_api::kueue::names::{
     DEFAULT_POD_SET, MAX_EXEC_TIME_LABEL, MIN_PARALLELISM_ANNOTATION, PRIORITY_CLASS_LABEL, QUEUE_NAME_LABEL,
 };
 use sluice_api::kueue::scheduling_gate;
-use sluice_api::pod;
 use sluice_plan::{ObjectRef, Write};
+use wanted_pods::{is_counted_success, wanted_pods};
 
 /// Value of `spec.managedBy` for the built-in Job controller; an absent value means the same.
 const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
@@ -37,12 +38,8 @@ pub const JOB_NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 pub const CONTROLLER_UID_LABEL: &str = "batch.kubernetes.io/controller-uid";
 /// Group of a Job's pods: they have no group label.
 const POD_GROUP: &str = "";
-/// Finalizer of a pod whose end the Job controller has not recorded.
-const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// Condition of a Job that succeeded.
 const COMPLETE: &str = "Complete";
-/// Conditions of a Job whose remaining pods are deleted before it is Complete or Failed.
-const FINISHING: [&str; 4] = ["SuccessCriteriaMet", "FailureTarget", COMPLETE, FAILED];
 /// Condition of a Job that failed.
 const FAILED: &str = "Failed";
 
@@ -265,7 +262,7 @@ pub fn is_suspended(job: &BatchJob) -> bool {
 /// Returns true if the Job controller has observed that a suspended Job is suspended: it was created
 /// so, or has that condition (Kubernetes 1.36 `pkg/controller/job/job_controller.go`, `syncJob`).
 fn is_suspension_observed(job: &BatchJob) -> bool {
-    job.metadata.generation == Some(1) || has_condition(job, "Suspended")
+    job.metadata.generation == Some(1) || true_condition(job, &["Suspended"]).is_some()
 }
 
 /// Returns true if a Job has finished.
@@ -275,8 +272,13 @@ pub fn is_finished(job: &BatchJob) -> bool {
 
 /// Returns the condition of a finished Job: Complete or Failed; `None` while it is not finished.
 fn finished_condition(job: &BatchJob) -> Option<&JobCondition> {
+    true_condition(job, &[COMPLETE, FAILED])
+}
+
+/// Returns the first condition of one of these types that is True.
+fn true_condition<'a>(job: &'a BatchJob, types: &[&str]) -> Option<&'a JobCondition> {
     let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.find(|shown| [COMPLETE, FAILED].contains(&shown.type_.as_str()) && shown.status == "True")
+    conditions.find(|shown| types.contains(&shown.type_.as_str()) && shown.status == "True")
 }
 
 /// Returns true if `spec.managedBy` names another controller than the built-in Job controller.
@@ -313,29 +315,6 @@ fn groups(job: &BatchJob) -> PodGroupDemands {
     }])
 }
 
-/// Returns the number of pods that the Job controller keeps active (kubernetes v1.36
-/// `pkg/controller/job/job_controller.go`, `manageJob` and `syncJob`):
-///
-/// - with completions, no more than remain; an index that has failed does not;
-/// - without them, those that are active once a pod has succeeded;
-/// - none once the Job is about to finish: by its success or failure policy, its deadline or its
-///   backoff limit.
-fn wanted_pods(job: &BatchJob, spec: &JobSpec) -> i32 {
-    let parallelism = spec.parallelism.unwrap_or(1);
-    let status = job.status.as_ref();
-    if FINISHING.iter().any(|kind| has_condition(job, kind)) {
-        return 0;
-    }
-    let counted = status.and_then(|status| status.succeeded).unwrap_or(0);
-    let succeeded = counted.saturating_add(i32::try_from(uncounted_successes(job).count()).unwrap_or(i32::MAX));
-    let failed = status.and_then(|status| status.failed_indexes.as_deref()).map_or(0, count_indexes);
-    match spec.completions {
-        Some(completions) => parallelism.min(completions.saturating_sub(succeeded).saturating_sub(failed).max(0)),
-        None if succeeded > 0 => status.and_then(|status| status.active).unwrap_or(0),
-        None => parallelism,
-    }
-}
-
 /// Checks that the pods of a Job with a manual selector name the Job: they are found by that label,
 /// which the Job controller adds only to those of generated selectors.
 ///
@@ -348,37 +327,6 @@ fn check_manual_selector(job: &BatchJob, spec: &JobSpec) -> Result<(), DemandErr
         return Err(DemandError::ManualSelector { job: job.name_any() });
     }
     Ok(())
-}
-
-/// Returns the number of indexes in a list like `1,3-5` (kubernetes v1.36
-/// `pkg/controller/job/indexed_job_utils.go`, `parseIndexesFromString`).
-fn count_indexes(list: &str) -> i32 {
-    let count = |interval: &str| {
-        let (first, last) = interval.split_once('-').unwrap_or((interval, interval));
-        let (first, last) = (first.trim().parse::<i32>().ok()?, last.trim().parse::<i32>().ok()?);
-        Some(last.saturating_sub(first).saturating_add(1).max(0))
-    };
-    list.split(',').filter_map(count).fold(0, i32::saturating_add)
-}
-
-/// Reports whether a condition of a Job is True.
-fn has_condition(job: &BatchJob, kind: &str) -> bool {
-    let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|shown| shown.type_ == kind && shown.status == "True")
-}
-
-/// Returns the uids of the pods whose success the Job controller has recorded, and not added to
-/// `status.succeeded` yet.
-fn uncounted_successes(job: &BatchJob) -> impl Iterator<Item = &String> {
-    let uncounted = job.status.as_ref().and_then(|status| status.uncounted_terminated_pods.as_ref());
-    uncounted.into_iter().flat_map(|uncounted| uncounted.succeeded.iter().flatten())
-}
-
-/// Reports whether the status of a Job includes the success of a pod: no pod is wanted in its place.
-/// The Job controller removes its finalizer from a pod once it has recorded the pod.
-fn is_counted_success(job: &BatchJob, pod: &Pod) -> bool {
-    let is_recorded = || uncounted_successes(job).any(|uid| Some(uid) == pod.metadata.uid.as_ref());
-    pod::has_succeeded(pod) && (!pod.finalizers().iter().any(|name| name == TRACKING_FINALIZER) || is_recorded())
 }
 
 /// Reads the minimum parallelism of a Job (kueue v0.19.2 `pkg/controller/jobs/job/job_webhook.go`,
@@ -396,6 +344,7 @@ fn min_parallelism(job: &BatchJob, parallelism: i32) -> Result<Option<u32>, Dema
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
     use rstest::rstest;
     use serde_json::{Value, json};
     use sluice_api::kueue::names::ELASTIC_JOB_GATE;
@@ -416,77 +365,6 @@ mod tests {
             KnownTemplates::from_workloads([]),
         );
         Some(BatchJobAdapter::new(&job, pods, &templates).set_gate("sum", gate)?.op)
-    }
-
-    #[rstest]
-    #[case::no_pod_has_succeeded(json!({"parallelism": 3}), json!({"active": 2}), 3)]
-    #[case::default_parallelism(json!({}), json!({}), 1)]
-    #[case::scaled_to_zero(json!({"parallelism": 0}), json!({}), 0)]
-    #[case::completions_remain(json!({"parallelism": 3, "completions": 9}), json!({"active": 3, "succeeded": 4}), 3)]
-    #[case::fewer_completions_remain(json!({"parallelism": 3, "completions": 5}), json!({"active": 1, "succeeded": 4}), 1)]
-    #[case::parallelism_above_completions(json!({"parallelism": 5, "completions": 3}), json!({"active": 3}), 3)]
-    #[case::parallelism_raised_above_what_remains(
-        json!({"parallelism": 9, "completions": 5}),
-        json!({"active": 3, "succeeded": 2}),
-        3
-    )]
-    #[case::recorded_success(
-        json!({"parallelism": 3, "completions": 3}),
-        json!({"active": 2, "succeeded": 0, "uncountedTerminatedPods": {"succeeded": ["a"]}}),
-        2
-    )]
-    #[case::indexes_failed(
-        json!({"parallelism": 5, "completions": 5, "completionMode": "Indexed"}),
-        json!({"active": 1, "succeeded": 1, "failedIndexes": "0,2-3"}),
-        1
-    )]
-    #[case::every_index_is_done(
-        json!({"parallelism": 3, "completions": 3, "completionMode": "Indexed"}),
-        json!({"succeeded": 1, "failedIndexes": "0,2"}),
-        0
-    )]
-    #[case::success_policy_is_met(
-        json!({"parallelism": 3, "completions": 3}),
-        json!({"active": 2, "succeeded": 1, "conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]}),
-        0
-    )]
-    #[case::pod_failure_policy_fails_the_job(
-        json!({"parallelism": 3}),
-        json!({"active": 2, "conditions": [{"type": "FailureTarget", "status": "True"}]}),
-        0
-    )]
-    #[case::terminating_pods_are_replaced(json!({"parallelism": 3}), json!({"active": 2, "terminating": 1}), 3)]
-    #[case::more_successes_than_completions(json!({"parallelism": 3, "completions": 3}), json!({"succeeded": 4}), 0)]
-    #[case::work_queue_is_empty(json!({"parallelism": 3}), json!({"active": 2, "succeeded": 1}), 2)]
-    #[case::work_queue_is_empty_and_one_failed(json!({"parallelism": 3}), json!({"active": 1, "succeeded": 1, "failed": 1}), 1)]
-    #[case::work_queue_is_empty_by_a_recorded_success(
-        json!({"parallelism": 3}),
-        json!({"active": 2, "uncountedTerminatedPods": {"succeeded": ["a"]}}),
-        2
-    )]
-    #[case::work_queue_is_empty_and_scaled(json!({"parallelism": 9}), json!({"active": 2, "succeeded": 1}), 2)]
-    #[case::work_queue_is_done(json!({"parallelism": 3}), json!({"succeeded": 3}), 0)]
-    fn quota_covers_what_the_job_controller_keeps_active(
-        #[case] spec: Value,
-        #[case] status: Value,
-        #[case] expected: u32,
-    ) {
-        let mut job = json!({"metadata": {"name": "sum"}, "spec": spec, "status": status});
-        job["spec"]["template"] = json!({"spec": {"containers": []}});
-        let job: BatchJob = serde_json::from_value(job).expect("a Job");
-
-        let groups = groups(&job).expect("valid");
-
-        assert_eq!(groups[0].count, expected);
-    }
-
-    #[rstest]
-    #[case::none("", 0)]
-    #[case::one("7", 1)]
-    #[case::intervals("0,2-3,5", 4)]
-    #[case::last_interval("1,3-5", 4)]
-    fn indexes_are_counted(#[case] list: &str, #[case] expected: i32) {
-        assert_eq!(count_indexes(list), expected);
     }
 
     #[rstest]

@@ -1,6 +1,6 @@
 //! Validation of pod templates. The API server validates pods only when the first one is created,
-//! which is after quota was reserved for them (kueue v0.19.2 `pkg/workload/podset.go`,
-//! `ValidatePodSetTemplates`, rejects invalid labels and annotations).
+//! which is after quota was reserved for them (kueue v0.19.2 `pkg/webhooks/workload_webhook.go`,
+//! `validatePodSet`, rejects invalid labels and annotations).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,8 @@
 //! Queued batch/v1 Jobs, run by kube-controller-manager.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -16,10 +19,6 @@ use sluice_testkit::{TestEnv, eventually, eventually_or_err, invariants};
 
 const QUEUE: &str = "jobs";
 
-fn jobs(env: &TestEnv) -> Api<Job> {
-    Api::namespaced(env.client.clone(), NAMESPACE)
-}
-
 /// Returns a queued Job whose pods request 1 CPU each.
 fn job(name: &str, more: Value) -> Job {
     let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
@@ -30,7 +29,7 @@ fn job(name: &str, more: Value) -> Job {
 }
 
 async fn create(env: &TestEnv, job: &Job) {
-    jobs(env).create(&PostParams::default(), job).await.expect("a Job");
+    env.jobs().create(&PostParams::default(), job).await.expect("a Job");
 }
 
 async fn pods(env: &TestEnv, job: &str) -> Vec<Pod> {
@@ -76,31 +75,21 @@ async fn complete_pods(env: &TestEnv, job: &str, count: usize) {
 /// that it started before have been deleted, or are covered.
 async fn wait_until_unsuspended(env: &TestEnv, job: &str) {
     eventually(&format!("Job {job} is unsuspended with a gated template"), async || {
-        let spec = jobs(env).get(job).await.expect("the Job").spec?;
+        let spec = env.jobs().get(job).await.expect("the Job").spec?;
         (spec.suspend == Some(false) && spec.template.spec.as_ref().is_some_and(has_gate)).then_some(())
     })
     .await;
 }
 
 async fn patch_job(env: &TestEnv, job: &str, patch: Value) -> Result<Job, kube::Error> {
-    jobs(env).patch(job, &PatchParams::default(), &Patch::Merge(patch)).await
+    env.jobs().patch(job, &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
 /// Returns status, reason and message of a Job's admission condition.
 async fn admission_condition(env: &TestEnv, job: &str) -> Option<(String, String, String)> {
-    let status = jobs(env).get(job).await.expect("the Job").status?;
+    let status = env.jobs().get(job).await.expect("the Job").status?;
     let found = status.conditions?.into_iter().find(|found| found.type_ == "sluice.dev/Admitted")?;
     Some((found.status, found.reason?, found.message?))
-}
-
-/// Waits until this much CPU is reserved in the ClusterQueue.
-async fn wait_for_reserved_cpu(env: &TestEnv, amount: &str) {
-    eventually_or_err(&format!("{amount} CPU is reserved"), async || {
-        let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
-        let reserved = sluice_testkit::objects::reserved_amount(&queue, "cpu");
-        if reserved == amount { Ok(()) } else { Err(reserved) }
-    })
-    .await;
 }
 
 async fn queue(env: &TestEnv, nominal: &str) {
@@ -131,7 +120,7 @@ async fn job_stays_within_its_quota_over_its_lifecycle() {
     let opened = Patch::Merge(json!({"spec": {"suspend": false}}));
     let refusal = eventually("the policy is enforced", async || {
         let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
-        jobs(&env).patch("sum", &dry_run, &opened).await.err().map(|error| error.to_string())
+        env.jobs().patch("sum", &dry_run, &opened).await.err().map(|error| error.to_string())
     })
     .await;
     assert!(refusal.contains("spec.suspend of a queued Job cannot be set to false by hand"), "{refusal}");
@@ -139,17 +128,17 @@ async fn job_stays_within_its_quota_over_its_lifecycle() {
     // with enough it runs; more parallelism waits for quota, pod by pod;
     resize(&env, "2").await;
     wait_for_pods(&env, "sum", 2, 0).await;
-    wait_for_reserved_cpu(&env, "2").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
     patch_job(&env, "sum", json!({"spec": {"parallelism": 4}})).await.expect("more parallelism");
     wait_for_pods(&env, "sum", 2, 2).await;
     resize(&env, "3").await;
     wait_for_pods(&env, "sum", 3, 1).await;
-    wait_for_reserved_cpu(&env, "3").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "3").await;
 
     // its quota is released with its pods,
     complete_pods(&env, "sum", 2).await;
     wait_for_pods(&env, "sum", 2, 0).await;
-    wait_for_reserved_cpu(&env, "2").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
 
     // and completely when it is finished.
     complete_pods(&env, "sum", 2).await;
@@ -160,8 +149,8 @@ async fn job_stays_within_its_quota_over_its_lifecycle() {
         condition::get(conditions, "Finished").filter(|found| found.reason == "Succeeded").map(drop)
     })
     .await;
-    wait_for_reserved_cpu(&env, "0").await;
-    jobs(&env).delete("sum", &DeleteParams::background()).await.expect("a deletion");
+    env.wait_for_reserved_cpu_in(QUEUE, "0").await;
+    env.jobs().delete("sum", &DeleteParams::background()).await.expect("a deletion");
     eventually("nothing is left", async || {
         let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
         (slices.is_empty() && pods(&env, "sum").await.is_empty()).then_some(())
@@ -185,19 +174,74 @@ async fn work_queue_releases_quota_as_its_pods_succeed() {
     // when its pods succeed one by one, then each releases its quota, and no other takes its place;
     complete_pods(&env, "drain", 1).await;
     wait_for_pods(&env, "drain", 2, 0).await;
-    wait_for_reserved_cpu(&env, "2").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
     complete_pods(&env, "drain", 1).await;
     wait_for_pods(&env, "next", 2, 0).await;
     wait_for_pods(&env, "drain", 1, 0).await;
-    wait_for_reserved_cpu(&env, "3").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "3").await;
 
     // and the Job is complete with the last one.
     complete_pods(&env, "drain", 1).await;
-    wait_for_reserved_cpu(&env, "2").await;
-    let drain = jobs(&env).get("drain").await.expect("the Job").status.expect("a status");
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
+    let drain = env.jobs().get("drain").await.expect("the Job").status.expect("a status");
     assert_eq!(drain.succeeded, Some(3));
     let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{breaches:#?}");
+}
+
+/// Evicts jobs whose pods are not ready for five seconds.
+const RECOVERY_CONFIG: &str = "
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+waitForPodsReady:
+  timeout: 5m
+  recoveryTimeout: 5s
+";
+/// Time in which a job that counts as not ready would have been evicted.
+const PAST_RECOVERY: Duration = Duration::from_secs(15);
+
+#[tokio::test]
+async fn job_is_not_evicted_because_some_of_its_pods_have_succeeded() {
+    // Given a recovery timeout, and two Jobs, one of them without completions,
+    let env = TestEnv::start().await;
+    let file = env.dir.join("configuration.yaml");
+    std::fs::write(&file, RECOVERY_CONFIG).expect("a file");
+    let _manager = env.manager_with(&[&format!("--config={}", file.display())]).await;
+    queue(&env, "6").await;
+    let names = ["drain", "fixed"];
+    create(&env, &job("drain", json!({"parallelism": 3, "suspend": true}))).await;
+    create(&env, &job("fixed", json!({"parallelism": 3, "completions": 3, "suspend": true}))).await;
+    for name in names {
+        wait_for_pods(&env, name, 3, 0).await;
+    }
+
+    // when a pod of each succeeds, and is then deleted,
+    let mut left: Vec<String> = Vec::new();
+    for name in names {
+        complete_pods(&env, name, 1).await;
+        wait_for_pods(&env, name, 2, 0).await;
+        for pod in pods(&env, name).await {
+            if phase(&pod) == "Succeeded" {
+                env.pods().delete(&pod.name_any(), &DeleteParams::background()).await.expect("a deletion");
+            } else {
+                left.extend(pod.uid());
+            }
+        }
+    }
+    tokio::time::sleep(PAST_RECOVERY).await;
+
+    // then the others still run, and neither Job was evicted or finished.
+    for workload in env.workloads().list(&ListParams::default()).await.expect("the Workloads").items {
+        let conditions = workload.conditions();
+        assert!(condition::is_true(conditions, "PodsReady"), "{conditions:#?}");
+        assert!(condition::get(conditions, "Evicted").is_none(), "{conditions:#?}");
+    }
+    let mut running = Vec::new();
+    for name in names {
+        wait_for_pods(&env, name, 2, 0).await;
+        running.extend(pods(&env, name).await.iter().filter_map(ResourceExt::uid));
+    }
+    assert_eq!(running.into_iter().collect::<BTreeSet<_>>(), left.into_iter().collect());
 }
 
 #[tokio::test]
@@ -215,7 +259,7 @@ async fn job_scaled_to_zero_holds_no_quota_until_it_is_scaled_up() {
     patch_job(&env, "sweep", json!({"spec": {"parallelism": 0}})).await.expect("no parallelism");
     wait_for_pods(&env, "next", 2, 0).await;
     wait_for_pods(&env, "sweep", 0, 0).await;
-    wait_for_reserved_cpu(&env, "2").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
     eventually("the Job is reported as scaled to zero", async || {
         admission_condition(&env, "sweep").await.filter(|(_, _, message)| message.starts_with("Scaled to zero"))
     })
@@ -224,7 +268,7 @@ async fn job_scaled_to_zero_holds_no_quota_until_it_is_scaled_up() {
     // and scaled up again, it runs within the quota.
     patch_job(&env, "sweep", json!({"spec": {"parallelism": 2}})).await.expect("parallelism");
     wait_for_pods(&env, "sweep", 2, 0).await;
-    wait_for_reserved_cpu(&env, "4").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "4").await;
     let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{breaches:#?}");
 }
@@ -243,7 +287,7 @@ async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_
     wait_for_pods(&env, "early", 0, 0).await;
     resize(&env, "2").await;
     wait_for_pods(&env, "early", 2, 0).await;
-    wait_for_reserved_cpu(&env, "2").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
 
     // It is preempted by a Job of higher priority, and starts again.
     env.apply_object(json!({
@@ -265,7 +309,7 @@ async fn running_job_is_suspended_until_admitted_without_the_webhook_and_can_be_
     modest.annotations_mut().insert("kueue.x-k8s.io/job-min-parallelism".to_owned(), "1".to_owned());
     create(&env, &modest).await;
     wait_for_pods(&env, "modest", 2, 2).await;
-    jobs(&env).delete("early", &DeleteParams::background()).await.expect("a deletion");
+    env.jobs().delete("early", &DeleteParams::background()).await.expect("a deletion");
     wait_for_pods(&env, "modest", 4, 0).await;
-    wait_for_reserved_cpu(&env, "4").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "4").await;
 }

@@ -56,18 +56,14 @@ async fn create_cluster(env: &TestEnv, cluster: &RayCluster) {
 }
 
 async fn create_job(env: &TestEnv, job: &Job) {
-    jobs(env).create(&PostParams::default(), job).await.expect("a Job");
-}
-
-fn jobs(env: &TestEnv) -> Api<Job> {
-    Api::namespaced(env.client.clone(), NAMESPACE)
+    env.jobs().create(&PostParams::default(), job).await.expect("a Job");
 }
 
 async fn workloads(env: &TestEnv) -> Vec<Workload> {
     env.workloads().list(&ListParams::default()).await.expect("the Workloads").items
 }
 
-/// Waits until this many pods run, of which those with a label of `job` or RayCluster `job`.
+/// Waits until a Job or RayCluster has exactly this many pods, and all of them run.
 async fn wait_for_running_pods(env: &TestEnv, job: &str, count: usize) {
     let is_of = |pod: &Pod| {
         ["batch.kubernetes.io/job-name", "ray.io/cluster"]
@@ -83,15 +79,6 @@ async fn wait_for_running_pods(env: &TestEnv, job: &str, count: usize) {
             .collect();
         let is_running = |phase: &Option<String>| phase.as_deref() == Some("Running");
         if phases.len() == count && phases.iter().all(is_running) { Ok(()) } else { Err(format!("{phases:?}")) }
-    })
-    .await;
-}
-
-async fn wait_for_reserved_cpu(env: &TestEnv, amount: &str) {
-    eventually_or_err(&format!("{amount} CPU is reserved"), async || {
-        let queue = env.cluster_queues().get(QUEUE).await.expect("the queue");
-        let reserved = sluice_testkit::objects::reserved_amount(&queue, "cpu");
-        if reserved == amount { Ok(()) } else { Err(reserved) }
     })
     .await;
 }
@@ -141,7 +128,7 @@ async fn cluster_that_a_stranger_owns_is_queued_by_its_own_label() {
     // with quota it runs;
     resize(&env, "9").await;
     wait_for_running_pods(&env, "made-by-pipeline", 9).await;
-    wait_for_reserved_cpu(&env, "9").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "9").await;
 
     // and it goes with its owner.
     owners.delete("pipeline-run", &DeleteParams::background()).await.expect("a deletion");
@@ -150,7 +137,7 @@ async fn cluster_that_a_stranger_owns_is_queued_by_its_own_label() {
         (clusters.is_empty() && workloads(&env).await.is_empty()).then_some(())
     })
     .await;
-    wait_for_reserved_cpu(&env, "0").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "0").await;
     let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{breaches:#?}");
 }
@@ -167,9 +154,9 @@ async fn orphaned_pods_hold_their_quota_until_the_last_one_is_gone() {
     create_job(&env, &job("next")).await;
 
     // when the first one is deleted without its pods, then they run on, charged,
-    jobs(&env).delete("left", &DeleteParams::orphan()).await.expect("a deletion");
+    env.jobs().delete("left", &DeleteParams::orphan()).await.expect("a deletion");
     eventually("the Job is gone", async || {
-        jobs(&env).get_opt("left").await.expect("an answer").is_none().then_some(())
+        env.jobs().get_opt("left").await.expect("an answer").is_none().then_some(())
     })
     .await;
     eventually("its Workload is orphaned", async || {
@@ -186,11 +173,11 @@ async fn orphaned_pods_hold_their_quota_until_the_last_one_is_gone() {
     let left: Vec<Workload> =
         workloads(&env).await.into_iter().filter(|workload| workload.owner_references().is_empty()).collect();
     assert!(left.iter().all(is_finished), "{left:#?}");
-    wait_for_reserved_cpu(&env, "2").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
 
     // A Job of the same name is another one, and waits.
     create_job(&env, &job("left")).await;
-    let again = jobs(&env).get("left").await.expect("the Job").uid();
+    let again = env.jobs().get("left").await.expect("the Job").uid();
     eventually("it has a Workload of its own", async || {
         workloads(&env)
             .await
@@ -200,9 +187,9 @@ async fn orphaned_pods_hold_their_quota_until_the_last_one_is_gone() {
     .await;
     wait_for_running_pods(&env, "left", 0).await;
     for name in ["left", "next"] {
-        jobs(&env).delete(name, &DeleteParams::background()).await.expect("a deletion");
+        env.jobs().delete(name, &DeleteParams::background()).await.expect("a deletion");
     }
-    wait_for_reserved_cpu(&env, "0").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "0").await;
 
     // The same holds for a RayCluster.
     create_cluster(&env, &cluster("island", 1)).await;
@@ -213,9 +200,9 @@ async fn orphaned_pods_hold_their_quota_until_the_last_one_is_gone() {
     })
     .await;
     wait_for_running_pods(&env, "island", 2).await;
-    wait_for_reserved_cpu(&env, "2").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
     delete_pods(&env, "ray.io/cluster=island").await;
-    wait_for_reserved_cpu(&env, "0").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "0").await;
     let breaches = invariants::violations(&recorder.history().await);
     assert!(breaches.is_empty(), "{breaches:#?}");
 }
@@ -273,7 +260,7 @@ async fn job_stays_in_its_queue_where_there_is_a_default_queue() {
     }
     eventually("both are in the default queue and suspended", async || {
         let cluster = env.ray_clusters().get("sneaky").await.expect("the cluster");
-        let job = jobs(&env).get("sneaky-job").await.expect("the Job");
+        let job = env.jobs().get("sneaky-job").await.expect("the Job");
         let is_default = |labels: &std::collections::BTreeMap<String, String>| {
             labels.get("kueue.x-k8s.io/queue-name").is_some_and(|queue| queue == "default")
         };
@@ -283,7 +270,7 @@ async fn job_stays_in_its_queue_where_there_is_a_default_queue() {
     .await;
     assert!(env.pods_of("sneaky").await.is_empty());
     wait_for_running_pods(&env, "sneaky-job", 0).await;
-    wait_for_reserved_cpu(&env, "0").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "0").await;
 }
 
 #[tokio::test]
@@ -308,7 +295,7 @@ async fn cluster_whose_pods_would_be_refused_holds_no_quota() {
     // then the other one runs,
     create_cluster(&env, &cluster("fine", 2)).await;
     wait_for_running_pods(&env, "fine", 3).await;
-    wait_for_reserved_cpu(&env, "3").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "3").await;
 
     // and once it is mended, the first one waits, and runs after the other.
     let mended =
@@ -324,14 +311,14 @@ async fn cluster_whose_pods_would_be_refused_holds_no_quota() {
     .await;
     env.ray_clusters().delete("fine", &DeleteParams::background()).await.expect("a deletion");
     wait_for_running_pods(&env, "typo", 3).await;
-    wait_for_reserved_cpu(&env, "3").await;
+    env.wait_for_reserved_cpu_in(QUEUE, "3").await;
 }
 
 /// Patches the RayCluster or Job of a user.
 async fn patch(env: &TestEnv, kind: &str, patch: &Value, dry_run: bool) -> Result<(), String> {
     let (params, patch) = (PatchParams { dry_run, ..PatchParams::default() }, Patch::Merge(patch));
     let result = match kind {
-        "Job" => jobs(env).patch("sneaky-job", &params, &patch).await.map(drop),
+        "Job" => env.jobs().patch("sneaky-job", &params, &patch).await.map(drop),
         _ => env.ray_clusters().patch("sneaky", &params, &patch).await.map(drop),
     };
     result.map_err(|error| error.to_string())

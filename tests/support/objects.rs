@@ -1,6 +1,7 @@
 //! Fixtures of the samples, and helpers that read, change and wait for their objects.
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -10,7 +11,7 @@ use sluice_api::condition;
 use sluice_api::kueue::{ClusterQueue, Workload};
 use sluice_api::ray::{RayCluster, RayService, RayServiceStatus};
 
-use super::{TestEnv, eventually};
+use super::{TestEnv, eventually, eventually_or_err};
 
 /// Namespace of the test objects.
 pub const NAMESPACE: &str = "default";
@@ -43,6 +44,11 @@ impl TestEnv {
 
     /// Returns the API of Pods in the test namespace.
     pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Returns the API of batch/v1 Jobs in the test namespace.
+    pub fn jobs(&self) -> Api<Job> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
@@ -160,11 +166,17 @@ impl TestEnv {
         .await;
     }
 
-    /// Waits until exactly this much CPU is reserved in the ClusterQueue.
+    /// Waits until exactly this much CPU is reserved in the ClusterQueue of the samples.
     pub async fn wait_for_reserved_cpu(&self, cpu: &str) {
-        eventually(&format!("the queue reserves {cpu} CPU"), async || {
-            let queue = self.cluster_queues().get(QUEUE).await.expect("the queue");
-            (reserved_amount(&queue, "cpu") == cpu).then_some(())
+        self.wait_for_reserved_cpu_in(QUEUE, cpu).await;
+    }
+
+    /// Waits until exactly this much CPU is reserved in a ClusterQueue.
+    pub async fn wait_for_reserved_cpu_in(&self, queue: &str, cpu: &str) {
+        eventually_or_err(&format!("{queue} reserves {cpu} CPU"), async || {
+            let queue = self.cluster_queues().get(queue).await.expect("the queue");
+            let reserved = reserved_amount(&queue, "cpu");
+            if reserved == cpu { Ok(()) } else { Err(reserved) }
         })
         .await;
     }

@@ -187,7 +187,7 @@ fn job_managed_by_another_controller_uses_no_quota() {
     assert_eq!((plane.ungated_pod_count("afar"), plane.ungated_pod_count("here")), (0, 2));
 }
 
-/// What a user does to a job, without the admission policies.
+/// Action of a user on a job, without the admission policies.
 #[derive(Debug, Clone, Copy)]
 enum UserAction {
     RemoveQueueName,

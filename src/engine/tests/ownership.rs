@@ -234,7 +234,7 @@ fn cluster_of_a_suspended_ray_job_is_queued_by_its_own_label() {
     assert!(plane.workloads("forged").len() == 1 && is_suspended(&plane, "forged"));
 }
 
-/// What a user writes into a Workload for a cluster of two pods of 1 CPU.
+/// Parts of a Workload that a user forges, for a cluster of two pods of 1 CPU.
 #[derive(Debug, Clone, Copy)]
 enum Forgery {
     /// PodSets that request nothing.
