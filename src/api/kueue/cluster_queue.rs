@@ -5,7 +5,7 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::schema::{self, DNS_SUBDOMAIN, QUALIFIED_NAME};
+use super::schema::{self, DNS_SUBDOMAIN};
 use super::{AdmissionScope, FairSharing, FairSharingStatus, StopPolicy};
 use crate::quantity::Quantity;
 
@@ -99,11 +99,10 @@ pub enum QueueingStrategy {
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     {"rule": "self.flavors.all(x, size(x.resources) == size(self.coveredResources))", "message": "flavors must have the same number of resources as the coveredResources"},
-    {"rule": "self.flavors.all(x, x.resources.map(r, r.name) == self.coveredResources)", "message": "flavors must list the same resources as coveredResources, in the same order"},
 ]))]
 pub struct ResourceGroup {
     /// Names of the resources that every flavor of the group has a quota for.
-    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 317), regex(pattern = QUALIFIED_NAME)), extend("x-kubernetes-list-type" = "atomic"))]
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 317)), extend("x-kubernetes-list-type" = "atomic"))]
     pub covered_resources: Vec<String>,
     /// Flavors that provide the covered resources, in the order in which they are tried.
     #[schemars(length(min = 1, max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
@@ -129,17 +128,17 @@ pub struct ResourceQuota {
     #[schemars(length(min = 1, max = 317))]
     pub name: String,
     /// Quantity available to the workloads of this ClusterQueue at any time. Must be zero or more.
-    #[schemars(schema_with = "schema::non_negative_quantity")]
+    #[schemars(schema_with = "schema::quantity")]
     pub nominal_quota: Quantity,
     /// Maximum quantity that may be borrowed from the cohort on top of nominalQuota. Unset means no
     /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::non_negative_quantity")]
+    #[schemars(schema_with = "schema::quantity")]
     pub borrowing_limit: Option<Quantity>,
     /// Maximum quantity of unused nominalQuota that the rest of the cohort may borrow. Unset means
     /// no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::non_negative_quantity")]
+    #[schemars(schema_with = "schema::quantity")]
     pub lending_limit: Option<Quantity>,
 }
 

@@ -23,10 +23,6 @@ use super::{FairSharing, FairSharingStatus};
     doc = "Cohort is a group of ClusterQueues and Cohorts that borrow unused quota from each other."
 )]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [
-    {"rule": "!has(self.parentName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.borrowingLimit)))) : true", "message": "borrowingLimit must be nil when parent is empty"},
-    {"rule": "!has(self.parentName) && has(self.resourceGroups) ? self.resourceGroups.all(rg, rg.flavors.all(f, f.resources.all(r, !has(r.lendingLimit)))) : true", "message": "lendingLimit must be nil when parent is empty"},
-]))]
 pub struct CohortSpec {
     /// Name of the parent Cohort. Unset makes this Cohort a root. A name without an object stands
     /// for a Cohort without quota and without limits.

@@ -23,7 +23,7 @@ pub use local_queue::{LocalQueue, LocalQueueSpec, LocalQueueStatus};
 pub use resource_flavor::{ResourceFlavor, ResourceFlavorSpec};
 pub use workload::{PodSet, PodTemplate, Workload, WorkloadSpec};
 pub use workload_priority_class::WorkloadPriorityClass;
-pub use workload_status::{Admission, PodSetAssignment, WorkloadStatus};
+pub use workload_status::{Admission, PodSetAssignment, PodSetRequest, WorkloadStatus};
 
 use crate::quantity::Quantity;
 
@@ -48,7 +48,7 @@ pub struct FairSharing {
     /// Relative weight among the siblings. Zero means that the node comes last whatever its usage.
     /// Unset means 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::weight", extend("default" = 1))]
+    #[schemars(schema_with = "schema::quantity", extend("default" = 1))]
     pub weight: Option<Quantity>,
 }
 

@@ -1,5 +1,6 @@
 //! One write that each validation denies, and one that it allows.
 
+mod quotas;
 mod workloads;
 
 use serde_json::{Value, json};
@@ -113,12 +114,15 @@ pub(super) fn all() -> Vec<PolicyCase> {
         pods(),
         queue_names(),
         default_queue(),
-        quotas(),
+        quotas::resource_groups(),
+        quotas::quota_values(),
+        quotas::namespaces_and_checks(),
         ray_jobs(),
         workloads::workload_specs(),
         workloads::workload_updates(),
         workloads::admissions(),
         workloads::reclaimable_pods(),
+        workloads::admission_checks(),
     ];
     parts.into_iter().flatten().collect()
 }
@@ -457,73 +461,6 @@ fn default_queue() -> Vec<PolicyCase> {
         case("Job", "of a Job cannot be removed: the namespace has the LocalQueue default"),
         case("RayCluster", "of a RayCluster cannot be removed: the namespace has the LocalQueue default"),
         case("RayService", "of a RayService cannot be removed: the namespace has the LocalQueue default"),
-    ]
-}
-
-fn quotas() -> Vec<PolicyCase> {
-    let target = ("sluice-quotas", "ClusterQueue", "");
-    let of = |groups: Value| spec(json!({"resourceGroups": groups}));
-    let lending = |limit: &str| {
-        let quota = json!({"name": "cpu", "nominalQuota": "4", "lendingLimit": limit});
-        of(json!([{"coveredResources": ["cpu"], "flavors": [{"name": "f", "resources": [quota]}]}]))
-    };
-    let selecting = |key: &str, operator: &str, values: &[&str]| {
-        let wanted = json!({"key": key, "operator": operator, "values": values});
-        spec(json!({"namespaceSelector": {"matchExpressions": [wanted]}}))
-    };
-    let checked_on = |flavor: &str| {
-        let check = json!({"name": "c", "onFlavors": [flavor]});
-        spec(json!({"admissionChecksStrategy": {"admissionChecks": [check]}}))
-    };
-    vec![
-        create(
-            target,
-            of(groups(&[("cpu", "f"), ("cpu", "g")])),
-            of(groups(&[("cpu", "f"), ("memory", "g")])),
-            "spec.resourceGroups[*].coveredResources: Duplicate value: cpu, cpu: a resource may be covered by one group only, once",
-        ),
-        create(
-            ("sluice-quotas", "Cohort", ""),
-            of(groups(&[("cpu", "f"), ("memory", "f")])),
-            of(groups(&[("cpu", "f"), ("memory", "g")])),
-            "spec.resourceGroups[*].flavors[*].name: Duplicate value: f, f: a flavor may be listed in one group only",
-        ),
-        create(
-            target,
-            lending("4001m"),
-            lending("4"),
-            "lendingLimit: must be less than or equal to the nominalQuota: cpu in flavor f (4001m of 4)",
-        ),
-        create(
-            target,
-            selecting("team", "Like", &["a"]),
-            selecting("team", "In", &["a"]),
-            "spec.namespaceSelector.matchExpressions[*].operator: must be In, NotIn, Exists or DoesNotExist",
-        ),
-        create(
-            target,
-            selecting("team", "In", &[]),
-            selecting("team", "Exists", &[]),
-            "spec.namespaceSelector.matchExpressions[*].values: must be set with In and NotIn",
-        ),
-        create(
-            target,
-            selecting("a b", "Exists", &[]),
-            spec(json!({"namespaceSelector": {"matchLabels": {"example.com/team": "a"}}})),
-            "spec.namespaceSelector: a key must be a label name, such as team or example.com/team",
-        ),
-        create(
-            target,
-            spec(json!({"namespaceSelector": {"matchLabels": {"team": "a b"}}})),
-            spec(json!({"namespaceSelector": {"matchLabels": {"team": ""}}})),
-            "spec.namespaceSelector: a value must be the value of a label",
-        ),
-        create(
-            target,
-            checked_on("g"),
-            checked_on("f"),
-            "spec.admissionChecksStrategy.admissionChecks[*].onFlavors: not in resourceGroups: g",
-        ),
     ]
 }
 

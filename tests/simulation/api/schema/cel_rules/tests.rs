@@ -75,43 +75,21 @@ fn worker_group(name: &str) -> Value {
     json!({"groupName": name, "replicas": 1, "minReplicas": 0, "maxReplicas": 2})
 }
 
-/// Cases of the rules that ClusterQueues and Cohorts share.
-fn quota_cases(kind: &'static str, parent: &str, [borrowing, lending]: [&'static str; 2]) -> Vec<RuleCase> {
-    let alone = |limit: &str| spec(json!({"resourceGroups": limited(limit)}));
-    let in_cohort = |limit: &str| spec(json!({"resourceGroups": limited(limit), parent: "org"}));
-    let weight = |weight: Value| spec(json!({"fairSharing": {"weight": weight}}));
+/// Returns the case of the rule that ClusterQueues and Cohorts share.
+fn covered_resources_case(kind: &'static str) -> RuleCase {
     let listed = |resources: &[&str]| spec(json!({"resourceGroups": listing(resources)}));
-    let both = || listed(&["cpu", "memory"]);
-    vec![
-        created(kind, alone("borrowingLimit"), in_cohort("borrowingLimit"), borrowing),
-        created(kind, alone("lendingLimit"), in_cohort("lendingLimit"), lending),
-        created(
-            kind,
-            weight("1n".into()),
-            weight("2n".into()),
-            "spec.fairSharing.weight: Invalid value: \"1n\": weight must be 0 or more than 1n",
-        ),
-        created(
-            kind,
-            listed(&["cpu"]),
-            both(),
-            "spec.resourceGroups[0]: Invalid value: flavors must have the same number of resources as the coveredResources",
-        ),
-        created(
-            kind,
-            listed(&["memory", "cpu"]),
-            both(),
-            "spec.resourceGroups[0]: Invalid value: flavors must list the same resources as coveredResources, in the same order",
-        ),
-    ]
+    created(
+        kind,
+        listed(&["cpu"]),
+        listed(&["cpu", "memory"]),
+        "spec.resourceGroups[0]: Invalid value: flavors must have the same number of resources as the coveredResources",
+    )
 }
 
 fn cluster_queue_cases() -> Vec<RuleCase> {
     let of = |count, flavors, resources| spec(json!({"resourceGroups": groups(count, flavors, resources)}));
-    let limits = [
-        "spec: Invalid value: borrowingLimit must be nil when cohort is empty",
-        "spec: Invalid value: lendingLimit must be nil when cohort is empty",
-    ];
+    let alone = |limit: &str| spec(json!({"resourceGroups": limited(limit)}));
+    let in_cohort = |limit: &str| spec(json!({"resourceGroups": limited(limit), "cohortName": "org"}));
     let preemption = |reclaim: &str| {
         let borrow = json!({"policy": "LowerPriority"});
         spec(json!({"preemption": {"reclaimWithinCohort": reclaim, "borrowWithinCohort": borrow}}))
@@ -124,8 +102,20 @@ fn cluster_queue_cases() -> Vec<RuleCase> {
     };
     let policy = |mode: &str| spec(json!({"concurrentAdmissionPolicy": {"migration": {"mode": mode}}}));
     let immutable = "spec.concurrentAdmissionPolicy: Invalid value: field is immutable";
-    let mut cases = quota_cases("ClusterQueue", "cohortName", limits);
-    cases.extend([
+    vec![
+        covered_resources_case("ClusterQueue"),
+        created(
+            "ClusterQueue",
+            alone("borrowingLimit"),
+            in_cohort("borrowingLimit"),
+            "spec: Invalid value: borrowingLimit must be nil when cohort is empty",
+        ),
+        created(
+            "ClusterQueue",
+            alone("lendingLimit"),
+            in_cohort("lendingLimit"),
+            "spec: Invalid value: lendingLimit must be nil when cohort is empty",
+        ),
         created(
             "ClusterQueue",
             of(5, 64, 1),
@@ -159,8 +149,7 @@ fn cluster_queue_cases() -> Vec<RuleCase> {
         ),
         updated("ClusterQueue", policy("a"), policy("b"), policy("a"), immutable),
         updated("ClusterQueue", json!({}), policy("a"), spec(json!({"stopPolicy": "Hold"})), immutable),
-    ]);
-    cases
+    ]
 }
 
 fn flavor_cases() -> Vec<RuleCase> {
@@ -347,20 +336,10 @@ fn ray_cases() -> Vec<RuleCase> {
 }
 
 fn all_cases() -> Vec<RuleCase> {
-    let cohort_limits = [
-        "spec: Invalid value: borrowingLimit must be nil when parent is empty",
-        "spec: Invalid value: lendingLimit must be nil when parent is empty",
-    ];
     let [team_a, team_b] = ["team-a", "team-b"].map(|queue| spec(json!({"clusterQueue": queue})));
     let moved = "spec.clusterQueue: Invalid value: \"team-b\": field is immutable";
-    let weight = |weight: &str| spec(json!({"fairSharing": {"weight": weight}}));
-    let light = "spec.fairSharing.weight: Invalid value: \"1n\": weight must be 0 or more than 1n";
-    let queue = "LocalQueue";
-    let mut cases = quota_cases("Cohort", "parentName", cohort_limits);
-    cases.extend([
-        updated(queue, team_a.clone(), team_b, team_a, moved),
-        created(queue, weight("1n"), weight("0"), light),
-    ]);
+    let mut cases =
+        vec![covered_resources_case("Cohort"), updated("LocalQueue", team_a.clone(), team_b, team_a, moved)];
     cases.extend([cluster_queue_cases(), flavor_cases(), workload_cases(), ray_cases()].into_iter().flatten());
     cases
 }

@@ -258,3 +258,67 @@ pub(super) fn reclaimable_pods() -> Vec<PolicyCase> {
         ),
     ]
 }
+
+pub(super) fn admission_checks() -> Vec<PolicyCase> {
+    let target = ("sluice-admissions", "Workload", "status");
+    let check = |state: &str, update: Value| {
+        let check = json!({
+            "name": "budget",
+            "state": state,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "message": "",
+            "podSetUpdates": [update],
+        });
+        status(json!({"admissionChecks": [check]}))
+    };
+    let updated = |field: &str, value: Value| {
+        let mut update = json!({"name": "main"});
+        update[field] = value;
+        check("Pending", update)
+    };
+    let labeled = |state: &str, value: &str| check(state, json!({"name": "main", "labels": {"a": value}}));
+    vec![
+        update(
+            target,
+            json!({}),
+            updated("name", "other".into()),
+            updated("name", "main".into()),
+            "status.admissionChecks[*].podSetUpdates[*].name: must be the name of a podSet",
+        ),
+        update(
+            target,
+            json!({}),
+            updated("labels", json!({"a": "b c"})),
+            updated("labels", json!({"example.com/a": "b"})),
+            "status.admissionChecks[*].podSetUpdates[*].labels: must be valid label names and values",
+        ),
+        update(
+            target,
+            json!({}),
+            updated("nodeSelector", json!({"@a": "b"})),
+            updated("nodeSelector", json!({"a": "b"})),
+            "status.admissionChecks[*].podSetUpdates[*].nodeSelector: must be valid label names and values",
+        ),
+        update(
+            target,
+            json!({}),
+            updated("annotations", json!({"@a": "b c"})),
+            updated("annotations", json!({"A": "b c"})),
+            "status.admissionChecks[*].podSetUpdates[*].annotations: must have valid annotation names",
+        ),
+        update(
+            target,
+            json!({}),
+            updated("tolerations", json!([{"key": "a b"}])),
+            updated("tolerations", json!([{"key": "a"}, {"operator": "Exists"}])),
+            "status.admissionChecks[*].podSetUpdates[*].tolerations[*].key: must be a taint key",
+        ),
+        update(
+            target,
+            labeled("Ready", "b"),
+            labeled("Ready", "c"),
+            labeled("Pending", "c"),
+            "status.admissionChecks[*].podSetUpdates: field is immutable while the check is Ready",
+        ),
+    ]
+}
