@@ -8,6 +8,7 @@
 
 mod cert_rotator;
 pub mod certificates;
+mod finalizer;
 pub mod mutate;
 mod namespace_cache;
 mod review;

@@ -14,6 +14,7 @@ use kube::core::admission::{
 };
 use tracing::debug;
 
+use super::finalizer;
 use super::mutate::{self, MutationContext};
 use super::namespace_cache::NamespaceCache;
 
@@ -74,7 +75,8 @@ fn respond(body: &[u8], places: &NamespaceCache, external_ray_operator: bool) ->
             managed: places.management_state(namespace, &object, old.is_none(), ray_job.as_deref()),
             uses_existing_cluster: ray_job.is_some_and(|job| job.spec.uses_existing_cluster()),
         };
-        if let Some(patch) = mutate::patch(&object, old.as_ref(), context) {
+        let patch = finalizer::patch(&object, old.as_ref());
+        if let Some(patch) = patch.or_else(|| mutate::patch(&object, old.as_ref(), context)) {
             let patch = serde_json::from_value(patch).map_err(ReviewError::Patch)?;
             response = response.with_patch(patch)?;
         }
