@@ -117,6 +117,9 @@ impl QueueAdapter {
             }
             Some(effect) => {
                 let mut decided = status::with_decision(workload, &effect, now);
+                if let (Decision::Pending { .. }, Some(status)) = (&effect, &mut decided.status) {
+                    status.resource_requests = self.scheduler.resource_requests(&ObjectKey::of(workload));
+                }
                 if let Decision::Admit { replaces: Some(replaced), .. } = &effect {
                     carry_over_execution_time(&mut decided, state.workloads.get(replaced).map(AsRef::as_ref), now);
                 }

@@ -122,7 +122,8 @@ impl Scheduler {
             return held(PendingCause::InvalidRequests(problem.to_string()));
         }
         if let Some(problem) = self.limit_range_violations(slot, cluster_queue) {
-            return held(PendingCause::InvalidRequests(problem));
+            let constraints = "resources didn't satisfy LimitRange constraints";
+            return held(PendingCause::InvalidRequests(format!("{constraints}: {problem}")));
         }
         if slot.admission_rejected {
             return held(PendingCause::AdmissionRejected);

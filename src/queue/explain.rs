@@ -11,6 +11,7 @@ use super::pending::{FlavorRejection, PendingCause, PendingReason};
 use super::scheduler::{CachedClusterQueue, CapacityReservation, Scheduler, WorkloadId};
 use super::shortfall::{BindingLimit, ReservedForOthers};
 use super::tree::{CohortTree, FlavorResourceId, NodeId, UsageView};
+use sluice_api::kueue::PodSetRequest;
 use sluice_api::quantity::Amount;
 
 /// Maximum number of holders or evicted workloads that an explanation names.
@@ -57,6 +58,19 @@ impl Scheduler {
         let mut why = self.pending_cause(id, slot)?;
         self.add_holders(&mut why, slot, &mut HoldersCache::default());
         Some(why)
+    }
+
+    /// Returns the total requests of each pod set of a workload that is considered for admission,
+    /// for `status.resourceRequests` (kueue v0.19.2 `pkg/workload/workload.go`,
+    /// `PropagateResourceRequests`). Empty if they are invalid, or the workload is not known.
+    pub fn resource_requests(&self, workload: &ObjectKey) -> Vec<PodSetRequest> {
+        let slot = self.workloads.id(workload).and_then(|id| self.workloads.get(id));
+        let Some(Ok(requests)) = slot.map(|slot| &slot.info.requests) else { return Vec::new() };
+        let pod_sets = requests.pod_sets.iter().map(|set| PodSetRequest {
+            name: set.name.clone(),
+            resources: set.per_pod.times(set.count.into()).quantities(),
+        });
+        pod_sets.collect()
     }
 
     /// Returns all queued workloads, by ClusterQueue and in order.

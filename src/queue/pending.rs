@@ -168,25 +168,27 @@ impl FlavorRejection {
 }
 
 impl PendingCause {
-    /// Returns the reason of the condition. For quota, this is the mildest reason of the pod set
-    /// whose mildest reason is the most severe.
+    /// Returns the reason of the condition (kueue v0.19.2
+    /// `pkg/controller/core/workload_controller.go`, `getQueueBlocker`). For quota, this is the
+    /// mildest reason of the pod set whose mildest reason is the most severe.
     pub fn reason(&self) -> PendingReason {
         match self {
             Self::Quota(obstacles) => quota_reason(obstacles),
             Self::BehindHead { .. } | Self::NextCycle => PendingReason::WaitingForQuota,
             Self::PreemptionInProgress { .. } => PendingReason::WaitingForPreemptedWorkloads,
             Self::WaitingForPodsReady(_) => PendingReason::WaitingForPodsReady,
-            Self::LocalQueueStopped(_) | Self::ClusterQueueStopped(_) => PendingReason::Suspended,
+            Self::LocalQueueTerminating(_)
+            | Self::LocalQueueStopped(_)
+            | Self::ClusterQueueTerminating(_)
+            | Self::ClusterQueueStopped(_)
+            | Self::ClusterQueueInactive { .. } => PendingReason::Suspended,
             Self::AdmissionGated(_) => PendingReason::AdmissionGated,
             Self::Backoff(_) => PendingReason::PendingEvaluation,
             Self::PredecessorEvicted(_) => PendingReason::WaitingForPreemptedWorkloads,
             Self::NoQueueName
             | Self::LocalQueueMissing(_)
-            | Self::LocalQueueTerminating(_)
             | Self::NoClusterQueue(_)
             | Self::ClusterQueueMissing(_)
-            | Self::ClusterQueueTerminating(_)
-            | Self::ClusterQueueInactive { .. }
             | Self::NamespaceNotSelected { .. }
             | Self::InvalidRequests(_)
             | Self::AdmissionRejected => PendingReason::Misconfigured,
@@ -226,6 +228,8 @@ fn quota_reason(obstacles: &[FlavorRejection]) -> PendingReason {
     worst.unwrap_or(PendingReason::WaitingForQuota)
 }
 
+/// Messages begin with those of Kueue, which tools match (kueue v0.19.2
+/// `pkg/controller/core/workload_controller.go` and `pkg/workload/resources.go`).
 impl fmt::Display for PendingCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -240,19 +244,27 @@ impl fmt::Display for PendingCause {
             }
             Self::NoQueueName => f.write_str("no LocalQueue is named; set spec.queueName"),
             Self::LocalQueueMissing(name) => write!(f, "LocalQueue {name} doesn't exist"),
-            Self::LocalQueueTerminating(name) => write!(f, "LocalQueue {name} is being deleted"),
-            Self::LocalQueueStopped(name) => write!(f, "LocalQueue {name} is stopped"),
+            Self::LocalQueueTerminating(name) => write!(f, "LocalQueue {name} is inactive: it is being deleted"),
+            Self::LocalQueueStopped(name) => {
+                write!(f, "LocalQueue {name} is inactive: it is stopped by its stopPolicy")
+            }
             Self::NoClusterQueue(name) => write!(f, "LocalQueue {name} has no spec.clusterQueue"),
             Self::ClusterQueueMissing(name) => write!(f, "ClusterQueue {name} doesn't exist"),
-            Self::ClusterQueueTerminating(name) => write!(f, "ClusterQueue {name} is being deleted"),
-            Self::ClusterQueueStopped(name) => write!(f, "ClusterQueue {name} is stopped"),
+            Self::ClusterQueueTerminating(name) => write!(f, "ClusterQueue {name} is inactive: it is being deleted"),
+            Self::ClusterQueueStopped(name) => {
+                write!(f, "ClusterQueue {name} is inactive: it is stopped by its stopPolicy")
+            }
             Self::ClusterQueueInactive { cluster_queue, problem } => {
                 write!(f, "ClusterQueue {cluster_queue} is inactive: {problem}")
             }
             Self::NamespaceNotSelected { namespace, cluster_queue } => {
-                write!(f, "namespace {namespace} doesn't match the namespaceSelector of ClusterQueue {cluster_queue}")
+                write!(
+                    f,
+                    "workload namespace doesn't match ClusterQueue selector: namespaceSelector of ClusterQueue {cluster_queue} \
+                     does not select namespace {namespace}"
+                )
             }
-            Self::AdmissionGated(by) => write!(f, "admission is gated by {by}"),
+            Self::AdmissionGated(by) => write!(f, "Admission is gated by: {by}"),
             Self::Backoff(until) => write!(f, "evicted; will be requeued at {until}"),
             Self::PredecessorEvicted(key) => write!(f, "waiting for {key}, the slice it replaces, to be evicted"),
             Self::InvalidRequests(problem) => f.write_str(problem),

@@ -174,14 +174,7 @@ pub fn admitted(workload: &Workload, admission: &Admission, now: Timestamp) -> W
         QUOTA_RESERVED_REASON,
         format!("Quota reserved in ClusterQueue {cluster_queue}"),
     );
-    let since = condition::get(&edit.status.conditions, names::QUOTA_RESERVED)
-        .map_or(0, |reserved| (now.as_second() - reserved.last_transition_time.0.as_second()).max(0));
-    edit.set(
-        names::ADMITTED,
-        true,
-        names::ADMITTED,
-        format!("Admitted by ClusterQueue {cluster_queue}, wait time since reservation was {since}s"),
-    );
+    edit.set(names::ADMITTED, true, names::ADMITTED, "The workload is admitted".to_owned());
     for type_ in [names::EVICTED, names::PREEMPTED, PARTIALLY_PREEMPTED, names::BLOCKED_ON_PREEMPTION_GATES] {
         edit.set_previously(type_, QUOTA_RESERVED_REASON);
     }

@@ -70,7 +70,7 @@ pub(super) struct ParsedPodSets {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PodSetError {
     /// The requests of its pods are invalid.
-    #[error("pod set {pod_set}: {source}")]
+    #[error("resources validation failed: pod set {pod_set}: {source}")]
     Requests {
         /// Name of the pod set.
         pod_set: String,

@@ -266,7 +266,8 @@ async fn deleted_queue_remains_until_its_quota_is_released() {
     env.cluster_queues().delete("team", &DeleteParams::default()).await.expect("the queue is deleted");
     env.resource_flavors().delete(FLAVOR, &DeleteParams::default()).await.expect("the flavor is deleted");
     wait_for_active_condition(&env, "team", "False", "Terminating").await;
-    env.wait_for_condition("waits", "QuotaReserved", "False", &["ClusterQueue team is being deleted"]).await;
+    env.wait_for_condition("waits", "QuotaReserved", "False", &["ClusterQueue team is inactive: it is being deleted"])
+        .await;
     env.wait_until_admitted("runs").await;
 
     // A restarted manager knows as much.

@@ -164,18 +164,17 @@ fn describe_workload(before: &State, workload: &Workload, gone: bool) -> Option<
         let instead = replaces.map(|replaced| format!(", to replace {replaced}")).unwrap_or_default();
         return Some((subject, format!("requests {}{instead}", pods(workload))));
     };
-    for (kind, words) in [
-        ("Finished", "finished, replaced by"),
-        ("Evicted", "evicted"),
-        ("Admitted", "admitted"),
-        ("QuotaReserved", "reserved"),
+    for (kind, words, explained_by) in [
+        ("Finished", "finished, replaced by", "Finished"),
+        ("Evicted", "evicted", "Evicted"),
+        ("Admitted", "admitted", "QuotaReserved"),
+        ("QuotaReserved", "reserved", "QuotaReserved"),
     ] {
         let (old, new) = (is_true(was, kind), is_true(workload, kind));
         if new && !old {
-            let why = condition_message(workload, kind);
-            // Kueue's messages end with identifiers and durations, which are noise here.
+            let why = condition_message(workload, explained_by);
+            // Kueue's messages end with identifiers, which are noise here.
             let why = why.rsplit_once("aggregation: ").map_or(why.as_str(), |(_, successor)| successor);
-            let why = why.split_once(", wait time").map_or(why, |(start, _)| start);
             return Some((subject, format!("{words}: {why}")));
         }
     }

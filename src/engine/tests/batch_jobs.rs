@@ -27,6 +27,12 @@ fn finished_reason(plane: &ControlPlane, job: &str) -> Option<String> {
     condition::get(&conditions, names::FINISHED).map(|found| found.reason.clone())
 }
 
+/// Returns the CPU in the `resourceRequests` of a Job's Workload, if it has any.
+fn requested_cpu(plane: &ControlPlane, job: &str) -> Option<String> {
+    let requests = plane.workload(job).status.unwrap_or_default().resource_requests;
+    requests.first().map(|request| request.resources["cpu"].0.clone())
+}
+
 #[test]
 fn job_is_admitted_runs_and_finishes() {
     // Given less quota than a Job needs, then it has no pods and reports why;
@@ -36,12 +42,14 @@ fn job_is_admitted_runs_and_finishes() {
     assert_eq!(plane.running_and_gated("sum"), (0, 0));
     assert_eq!(plane.object("Job", "sum")["spec"]["suspend"], true);
     assert!(plane.pending_message("Job", "sum").contains("cpu"), "{}", plane.pending_message("Job", "sum"));
+    assert_eq!(requested_cpu(&plane, "sum").as_deref(), Some("2"));
 
     // with enough it runs,
     set_quota(&mut plane, "2");
     plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (2, 0));
     assert_eq!(plane.slice_condition("sum", names::ADMITTED), Some(("True".into(), "Admitted".into())));
+    assert_eq!(requested_cpu(&plane, "sum"), None);
 
     // and its quota is released when it finishes.
     plane.complete_pods("sum");

@@ -59,7 +59,7 @@ fn cluster_queue_is_inactive_until_its_flavor_exists() {
     let message = "Can't admit new workloads: references missing ResourceFlavor(s): default.";
     assert_eq!(cluster_queue_active(&cluster), status_reason_message("False", "FlavorNotFound", message));
     let (reason, message) = cluster.reason_and_message("a", names::QUOTA_RESERVED);
-    assert_eq!(reason, "Misconfigured");
+    assert_eq!(reason, "Suspended");
     assert_eq!(message, "ClusterQueue cq is inactive: references missing ResourceFlavor(s): default");
     let local = cluster.local_queues[&object_key("lq")].status.clone().unwrap_or_default();
     assert_eq!(active_condition(&local.conditions).1, "ClusterQueueIsInactive");
@@ -159,7 +159,7 @@ fn unsupported_preemption_gate_of_workload_is_reported() {
 #[case::admission_is_gated(|w: &mut sluice_api::kueue::Workload| {
     let gate = (names::ADMISSION_GATED_BY_ANNOTATION.to_owned(), "example.com/budget".to_owned());
     w.metadata.annotations.get_or_insert_default().extend([gate]);
-}, "AdmissionGated", "admission is gated by example.com/budget")]
+}, "AdmissionGated", "Admission is gated by: example.com/budget")]
 #[case::topology_is_required(|w: &mut sluice_api::kueue::Workload| {
     let request = json!({"required": "rack"});
     w.spec.pod_sets[0].topology_request = serde_json::from_value(request).ok();
@@ -182,8 +182,18 @@ fn pending_reason_names_why_workload_is_not_queued(
 }
 
 #[rstest]
-#[case::cluster_queue("cq", "ClusterQueueStopped", "ClusterQueue cq is stopped", "ClusterQueueRestarted")]
-#[case::local_queue("lq", "LocalQueueStopped", "LocalQueue lq is stopped", "LocalQueueRestarted")]
+#[case::cluster_queue(
+    "cq",
+    "ClusterQueueStopped",
+    "ClusterQueue cq is inactive: it is stopped by its stopPolicy",
+    "ClusterQueueRestarted"
+)]
+#[case::local_queue(
+    "lq",
+    "LocalQueueStopped",
+    "LocalQueue lq is inactive: it is stopped by its stopPolicy",
+    "LocalQueueRestarted"
+)]
 fn drained_queue_evicts_workloads_and_readmits_them_after_restart(
     #[case] queue: &str,
     #[case] evicted: &str,

@@ -103,7 +103,12 @@ fn b21_request_above_limit_is_reported_until_corrected(#[case] pod: Value, #[cas
     assert_eq!(scene.run_until_stable(), [""; 0]);
     let (reason, message) = scene.reason_and_message("w", names::QUOTA_RESERVED);
     assert_eq!(reason, "Misconfigured");
-    assert_eq!(message, format!("pod set main: {subject} requests 1100m of cpu, which is more than its limit of 1"));
+    assert_eq!(
+        message,
+        format!(
+            "resources validation failed: pod set main: {subject} requests 1100m of cpu, which is more than its limit of 1"
+        )
+    );
 
     scene.update("w", |workload| workload.spec.pod_sets[0].template = original);
 

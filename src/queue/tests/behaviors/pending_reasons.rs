@@ -106,6 +106,6 @@ fn b57_missing_or_misconfigured_queue_is_the_pending_reason() {
 
     assert_eq!(scene.run_until_stable(), [""; 0]);
 
-    assert_eq!(scene.reason_and_message("wrong", names::QUOTA_RESERVED).0, "Misconfigured");
+    assert_eq!(scene.reason_and_message("wrong", names::QUOTA_RESERVED).0, "Suspended");
     assert_eq!(scene.reason_and_message("lost", names::QUOTA_RESERVED).0, "Misconfigured");
 }

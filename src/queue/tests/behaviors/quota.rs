@@ -228,7 +228,7 @@ fn cohort_cycle_admits_nothing_until_it_is_broken() {
         .queues([queue("cq").within_cohort("one").has("cpu=1")])
         .pending("cq", "wl cpu=3");
     assert_eq!(scene.run_until_stable(), [""; 0]);
-    assert_eq!(scene.reason_and_message("wl", "QuotaReserved").0, "Misconfigured");
+    assert_eq!(scene.reason_and_message("wl", "QuotaReserved").0, "Suspended");
 
     scene.put_cohort("two", json!({}));
 
