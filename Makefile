@@ -45,7 +45,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-units test-simulation test-simulation-seeds test-simulation-cases test-integration test-binaries traefik gateway ray-installed ray simulate mutants conformance bench bench-queue bench-load lint generate tidy
+.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-units test-simulation test-simulation-seeds test-simulation-cases test-integration test-binaries traefik gateway ray-installed ray simulate mutants conformance kueue-specs bench bench-queue bench-load lint generate tidy
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -163,6 +163,10 @@ mutants: ## Check that the simulator finds seeded bugs, one or more for each inv
 conformance: testenv ## Compare the simulator with a real control plane. CONFORMANCE_SCRIPTS=200 and CONFORMANCE_SEED=0 set how much.
 	cargo build --locked --workspace --bin sluice
 	$(CARGO_TEST) --test simulation conformance -- --ignored
+
+kueue-specs: testenv ## Run Kueue's own integration specs against Sluice (20 minutes, and 10 for the first build). SUITES="webhook scheduler" runs some.
+	cargo build --locked --workspace --bin sluice --bin xtask
+	$(TARGET)/debug/xtask kueue-specs $(SUITES)
 
 # One after the other, because each measures time.
 bench: ## Measure the queue core, and the manager under load on a real control plane.

@@ -28,6 +28,7 @@ const usage = `testenv runs a Kubernetes control plane for tests.
   --node-memory N   256Gi
   --node-gpu N      8
   --type-check-policies  report type errors of admission policies in their statuses
+  --controllers=false    run etcd and kube-apiserver alone; implies --nodes 0
 
 "run" and "start" print one line of JSON when all is ready: {"kubeconfig", "adminKubeconfig", "steer", "logs"}.
 `
@@ -67,6 +68,7 @@ func command(args []string) error {
 		flags.StringVar(&options.NodeCapacity.Memory, "node-memory", "256Gi", "")
 		flags.StringVar(&options.NodeCapacity.GPU, "node-gpu", "8", "")
 		flags.BoolVar(&options.TypeCheckPolicies, "type-check-policies", false, "")
+		flags.BoolVar(&options.Controllers, "controllers", true, "")
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return fmt.Errorf("%w\n\n%s", err, usage)

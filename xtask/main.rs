@@ -1,7 +1,8 @@
 //! Generated and recorded files, and repository checks: `make generate`, `make golden`,
-//! `make record-responses` and `make tidy`.
+//! `make record-responses`, `make kueue-specs` and `make tidy`.
 
 mod generated;
+mod kueue_specs;
 mod layers;
 mod named_tests;
 mod paths;
@@ -28,6 +29,11 @@ enum Command {
     },
     /// Record the responses of a real API server in tests/simulation/api/recorded/answers.yaml
     RecordResponses,
+    /// Run Kueue's own integration specs against Sluice, and compare the results with docs/kueue-specs.md
+    KueueSpecs {
+        /// Suites to run; all by default
+        suites: Vec<String>,
+    },
     /// Check wording, doc comments, layers, and that generated files are fresh
     Tidy,
 }
@@ -44,6 +50,7 @@ async fn main() -> ExitCode {
             recorded_responses::record().await;
             Ok(Vec::new())
         }
+        Command::KueueSpecs { suites } => kueue_specs::run(&repository(), &suites).await,
         Command::Tidy => tidy(&repository()),
     };
     match result {

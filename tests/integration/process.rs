@@ -1,6 +1,5 @@
 //! The manager as a process: probes, graceful shutdown and leader election.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -8,12 +7,8 @@ use kube::Api;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use sluice_testkit::env::free_port;
 use sluice_testkit::{TestEnv, eventually};
-
-/// Returns a currently free port.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
-}
 
 /// Returns the raw response to a GET request, or `None` if there is none.
 async fn get(port: u16, path: &str) -> Option<String> {

@@ -1,6 +1,7 @@
 //! Starts a real control plane for one test, and managers against it.
 
 use std::collections::BTreeMap;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +12,7 @@ use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -205,6 +206,17 @@ impl TestEnv {
         for file in listed.resources {
             self.apply_file(&folder.join(file)).await;
         }
+    }
+
+    /// Configures the API server to call the webhook of a manager at a free local port, which it
+    /// returns: managers run outside of the cluster.
+    pub async fn configure_webhook(&self) -> u16 {
+        let port = free_port();
+        let text = std::fs::read_to_string(repository_root().join("config/webhook/configuration.yaml"));
+        let mut configuration: Value = serde_saphyr::from_str(&text.expect("the configuration")).expect("YAML");
+        configuration["webhooks"][0]["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}/mutate")});
+        self.apply(&configuration.to_string()).await.expect("the configuration is applied");
+        port
     }
 
     /// Applies every document of a YAML file.
@@ -435,6 +447,14 @@ pub fn repository_root() -> &'static Path {
 /// Returns the directory into which `make testenv` builds its programs.
 pub fn cache_dir() -> PathBuf {
     std::env::var_os("SLUICE_CACHE").map_or_else(|| repository_root().join(".cache"), PathBuf::from)
+}
+
+/// Returns a local port that no program listens at.
+///
+/// # Panics
+/// Panics if the machine has none.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 
 fn testenv_binary() -> PathBuf {

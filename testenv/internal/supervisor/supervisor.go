@@ -40,6 +40,8 @@ type Options struct {
 	NodeCapacity NodeCapacity
 	// TypeCheckPolicies has the types of expressions in admission policies checked.
 	TypeCheckPolicies bool
+	// Controllers runs kube-controller-manager, kube-scheduler and the nodes; without it, etcd and kube-apiserver are alone.
+	Controllers bool
 	// Assets is a directory with programs to prefer over the built-in ones; may be empty.
 	Assets string
 }
@@ -109,11 +111,13 @@ func (e *Environment) start(ctx context.Context) (*Ready, error) {
 	if err := e.installCRDs(ctx); err != nil {
 		return nil, err
 	}
-	if err := e.startControllers(ctx); err != nil {
-		return nil, err
-	}
-	if err := e.startNodes(ctx); err != nil {
-		return nil, err
+	if e.options.Controllers {
+		if err := e.startControllers(ctx); err != nil {
+			return nil, err
+		}
+		if err := e.startNodes(ctx); err != nil {
+			return nil, err
+		}
 	}
 	proxyURL, steerURL, err := e.startFront()
 	if err != nil {

@@ -17,8 +17,8 @@ use serde_json::json;
 use sluice_webhook::certificates::{CertBundle, RENEW_BEFORE_EXPIRY, VALIDITY};
 use sluice_webhook::rotation;
 
-use super::webhook::{configure_webhook, creates_suspended, start_manager_with_webhook};
-use crate::process::free_port;
+use super::webhook::{creates_suspended, start_manager_with_webhook};
+use sluice_testkit::env::free_port;
 use sluice_testkit::{TestEnv, eventually};
 
 fn secrets(env: &TestEnv) -> Api<Secret> {
@@ -67,8 +67,7 @@ fn certificate_of(bundle: &CertBundle) -> CertificateDer<'static> {
 #[tokio::test]
 async fn replicas_started_simultaneously_converge_on_one_certificate_that_survives_restarts() {
     let env = TestEnv::start().await;
-    let ports = [free_port(), free_port()];
-    configure_webhook(&env, ports[1]).await;
+    let ports = [free_port(), env.configure_webhook().await];
     let flags = ["--leader-elect", "--leader-election-namespace=sluice-system"];
     let first = start_manager_with_webhook(&env, ports[0], &flags).await;
     let second = start_manager_with_webhook(&env, ports[1], &flags).await;
@@ -97,8 +96,7 @@ async fn replicas_started_simultaneously_converge_on_one_certificate_that_surviv
 #[tokio::test]
 async fn certificate_is_rotated_before_expiry_without_failed_calls() {
     let env = TestEnv::start().await;
-    let port = free_port();
-    configure_webhook(&env, port).await;
+    let port = env.configure_webhook().await;
     // Given a certificate due for rotation in 30 seconds,
     let soon = Timestamp::now() + SignedDuration::from_secs(30);
     let made_at = soon - (VALIDITY - RENEW_BEFORE_EXPIRY);
@@ -150,8 +148,7 @@ async fn certificate_is_issued_for_the_service_of_the_manifests() {
 #[tokio::test]
 async fn ca_bundle_and_secret_are_repaired_after_manual_changes() {
     let env = TestEnv::start().await;
-    let port = free_port();
-    configure_webhook(&env, port).await;
+    let port = env.configure_webhook().await;
     let _manager = start_manager_with_webhook(&env, port, &[]).await;
     let works = async || {
         eventually("the webhook is called", async || creates_suspended(&env.client).await.then_some(())).await;

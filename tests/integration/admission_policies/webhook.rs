@@ -5,7 +5,6 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use super::fixtures::{api_of, cluster, create, queue_label, service, service_cluster};
-use crate::process::free_port;
 use crate::upgrades::all_pod_names;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::{QUEUE_SAMPLE, SERVICE_SAMPLE};
@@ -18,20 +17,10 @@ pub(crate) async fn start_manager_with_webhook(env: &TestEnv, port: u16, flags: 
     env.manager_with(&[&[address.as_str()], flags].concat()).await
 }
 
-/// Configures the API server to call a webhook at a local port: managers run outside of the
-/// cluster.
-pub(crate) async fn configure_webhook(env: &TestEnv, port: u16) {
-    let mut configuration: Value =
-        serde_saphyr::from_str(include_str!("../../../config/webhook/configuration.yaml")).expect("YAML");
-    configuration["webhooks"][0]["clientConfig"] = json!({"url": format!("https://127.0.0.1:{port}/mutate")});
-    env.apply(&configuration.to_string()).await.expect("the configuration");
-}
-
 /// Starts a manager and waits until the API server calls its webhook. Returns the manager and the
 /// webhook's port.
 pub(crate) async fn start_manager_and_wait_for_webhook(env: &TestEnv, flags: &[&str]) -> (Manager, u16) {
-    let port = free_port();
-    configure_webhook(env, port).await;
+    let port = env.configure_webhook().await;
     let manager = start_manager_with_webhook(env, port, flags).await;
     eventually("the webhook is called", async || creates_suspended(&env.client).await.then_some(())).await;
     (manager, port)
@@ -54,8 +43,7 @@ pub(crate) async fn creates_suspended(client: &Client) -> bool {
 #[tokio::test]
 async fn new_queued_objects_are_created_suspended() {
     let env = TestEnv::start().await;
-    let port = free_port();
-    configure_webhook(&env, port).await;
+    let port = env.configure_webhook().await;
     let _manager = start_manager_with_webhook(&env, port, &[]).await;
     eventually("the webhook is called", async || creates_suspended(&env.client).await.then_some(())).await;
 
@@ -86,8 +74,7 @@ async fn new_queued_objects_are_created_suspended() {
 async fn new_object_without_queue_name_gets_the_default_queue() {
     // Given a namespace with a default LocalQueue,
     let env = TestEnv::start().await;
-    let port = free_port();
-    configure_webhook(&env, port).await;
+    let port = env.configure_webhook().await;
     let _manager = start_manager_with_webhook(&env, port, &[]).await;
     let mut default_queue = local_queue("any");
     default_queue["metadata"]["name"] = "default".into();
@@ -116,8 +103,7 @@ async fn new_object_without_queue_name_gets_the_default_queue() {
 async fn without_the_webhook_objects_are_created_and_no_pod_exists_without_quota() {
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
-    let port = free_port();
-    configure_webhook(&env, port).await;
+    let port = env.configure_webhook().await;
     let manager = start_manager_with_webhook(&env, port, &[]).await;
     eventually("the webhook is called", async || creates_suspended(&env.client).await.then_some(())).await;
     env.apply(QUEUE_SAMPLE).await.expect("the queue");

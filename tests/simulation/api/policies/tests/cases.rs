@@ -123,6 +123,7 @@ pub(super) fn all() -> Vec<PolicyCase> {
         workloads::admissions(),
         workloads::reclaimable_pods(),
         workloads::admission_checks(),
+        workloads::topology_assignments(),
     ];
     parts.into_iter().flatten().collect()
 }

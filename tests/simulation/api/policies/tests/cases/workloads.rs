@@ -322,3 +322,45 @@ pub(super) fn admission_checks() -> Vec<PolicyCase> {
         ),
     ]
 }
+
+pub(super) fn topology_assignments() -> Vec<PolicyCase> {
+    let target = ("sluice-admissions", "Workload", "status");
+    // Two levels, and one slice of two domains in two blocks.
+    let slice = |domains: i64, levels: usize, counts: &[i64]| {
+        let values = json!({"individual": {"roots": ["a", "b"]}});
+        let slice = json!({
+            "domainCount": domains,
+            "valuesPerLevel": vec![values; levels],
+            "podCounts": {"individual": counts},
+        });
+        let topology = json!({"levels": ["block", "rack"], "slices": [slice]});
+        status(json!({"admission": {
+            "clusterQueue": "a",
+            "podSetAssignments": [{"name": "main", "topologyAssignment": topology}],
+        }}))
+    };
+    let valid = || slice(2, 2, &[1, 1]);
+    vec![
+        update(
+            target,
+            json!({}),
+            slice(2, 1, &[1, 1]),
+            valid(),
+            "valuesPerLevel must have the same length as the number of levels in this TopologyAssignment",
+        ),
+        update(
+            target,
+            json!({}),
+            slice(2, 2, &[1]),
+            valid(),
+            "podCounts.individual must have length equal to domainCount",
+        ),
+        update(
+            target,
+            json!({}),
+            slice(3, 2, &[1, 1, 1]),
+            valid(),
+            "valuesPerLevel.individual, if set, must have roots of length equal to domainCount",
+        ),
+    ]
+}

@@ -1,0 +1,116 @@
+//! Kueue's own integration specs, run against Sluice on a real API server: `make kueue-specs`.
+
+mod report;
+mod source;
+
+use std::path::Path;
+use std::process::Command;
+
+use sluice_testkit::env::cache_dir;
+use sluice_testkit::{TestEnv, TestEnvOptions};
+
+use crate::Failure;
+use report::DOCUMENT;
+use source::Source;
+
+/// Seconds after which a suite is stopped.
+const TIMEOUT: &str = "3000";
+
+/// A suite of specs, or those that share one configuration of the manager.
+struct Suite {
+    name: &'static str,
+    /// Folder below Kueue's `test/integration/singlecluster`.
+    folder: &'static str,
+    /// Regular expression that selects specs.
+    focus: &'static str,
+    /// Fields of the manager's configuration.
+    configuration: &'static str,
+}
+
+/// The configurations are those that the specs give to Kueue's manager.
+const SUITES: &[Suite] = &[
+    Suite { name: "webhook", folder: "webhook/core", focus: "", configuration: "" },
+    Suite {
+        name: "scheduler",
+        folder: "scheduler",
+        focus: "",
+        configuration: "resources: {transformations: [{input: kueue.x-k8s.io/cpu, strategy: Replace, outputs: {cpu: 2}}]}",
+    },
+    Suite {
+        name: "transformations",
+        folder: "scheduler/resourcetransformations",
+        focus: "should transform|should handle multiple",
+        configuration: "\
+resources:
+  transformations:
+  - {input: nvidia.com/mig-1g.5gb, strategy: Replace, outputs: {example.com/accelerator-memory: 5Ki, example.com/credits: 10}}
+  - {input: nvidia.com/gpucores, strategy: Replace, multiplyBy: nvidia.com/gpu, outputs: {nvidia.com/total-gpucores: 1}}
+  - {input: nvidia.com/gpumem, strategy: Replace, multiplyBy: nvidia.com/gpu, outputs: {nvidia.com/total-gpumem: 1}}",
+    },
+    Suite {
+        name: "credits",
+        folder: "scheduler/resourcetransformations",
+        focus: "Retain CPU",
+        configuration: "resources: {transformations: [{input: cpu, strategy: Retain, outputs: {cpu_credits: 1}}]}",
+    },
+    Suite {
+        name: "exclusions",
+        folder: "scheduler/excluderesources",
+        focus: "SchedulerWithExcludeResourcePrefixes",
+        configuration: "resources: {excludeResourcePrefixes: [networking.example.com/, storage.example.com/]}",
+    },
+];
+
+/// Runs the named suites, or all. Returns every spec whose result differs from the document.
+///
+/// # Errors
+/// If a suite is unknown, cannot be built, or reports nothing.
+pub(crate) async fn run(root: &Path, names: &[String]) -> Result<Vec<String>, Failure> {
+    let known: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(format!("no suite is called {unknown:?}; there are {}", known.join(", ")).into());
+    }
+    let source = Source::prepare(&cache_dir())?;
+    let document = std::fs::read_to_string(root.join(DOCUMENT))?;
+    let mut problems = Vec::new();
+    for suite in SUITES.iter().filter(|suite| names.is_empty() || names.iter().any(|name| name == suite.name)) {
+        problems.extend(suite.run(root, &source, &document).await?);
+    }
+    Ok(problems)
+}
+
+impl Suite {
+    async fn run(&self, root: &Path, source: &Source, document: &str) -> Result<Vec<String>, Failure> {
+        let binary = source.build(self.folder)?;
+        let crds = source.further_crds(&root.join("config/crd"))?;
+        let crds = crds.to_str().ok_or("the cache has a path that is not UTF-8")?;
+        let flags = ["--controllers=false", "--crds", crds];
+        let env =
+            TestEnv::start_with(TestEnvOptions { direct: true, flags: &flags, ..TestEnvOptions::default() }).await;
+        let configuration = env.dir.join("configuration.yaml");
+        let header = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n";
+        std::fs::write(&configuration, format!("{header}{}\n", self.configuration))?;
+        let port = env.configure_webhook().await;
+        let manager = env
+            .manager_with(&[
+                &format!("--config={}", configuration.display()),
+                &format!("--webhook-bind-address=127.0.0.1:{port}"),
+            ])
+            .await;
+        let report = env.dir.join("report.json");
+        let status = Command::new("timeout")
+            .arg(TIMEOUT)
+            .arg(binary)
+            .args(["--ginkgo.no-color", &format!("--ginkgo.focus={}", self.focus)])
+            .arg(format!("--ginkgo.json-report={}", report.display()))
+            .current_dir(source.folder(self.folder))
+            .env("KUBECONFIG", &env.kubeconfig)
+            .stdout(std::fs::File::create(env.dir.join("specs.log"))?)
+            .status()?;
+        manager.terminate().await;
+        let results = report::read(&report).map_err(|error| format!("{}: {status}: {error}", self.name))?;
+        let passed = results.values().filter(|passed| **passed).count();
+        println!("{}: {passed} of {} specs of Kueue {} passed", self.name, results.len(), source::VERSION);
+        Ok(report::differences(self.name, &results, document))
+    }
+}

@@ -1,0 +1,121 @@
+//! Kueue's source, changed so that its specs run against a control plane and a manager that exist
+//! already, and the test binaries built from it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::Failure;
+
+/// Version of Kueue whose specs are run.
+pub(super) const VERSION: &str = "v0.19.2";
+/// Folder of the specs that need one cluster.
+const SPECS: &str = "test/integration/singlecluster";
+
+/// A writable copy of Kueue's source.
+pub(super) struct Source {
+    root: PathBuf,
+}
+
+impl Source {
+    /// Downloads the module of Kueue and copies it into a folder of `cache`, unless it is there.
+    ///
+    /// # Errors
+    /// If Go cannot download it, or it differs from what the changes expect.
+    pub(super) fn prepare(cache: &Path) -> Result<Self, Failure> {
+        let root = cache.join(format!("kueue-{VERSION}"));
+        if !root.is_dir() {
+            let module = format!("sigs.k8s.io/kueue@{VERSION}");
+            let downloaded = output(Command::new("go").args(["mod", "download", "-json", &module]))?;
+            let downloaded: Value = serde_json::from_str(&downloaded)?;
+            let original = downloaded["Dir"].as_str().ok_or("go mod download names no directory")?;
+            let incomplete = cache.join(format!("kueue-{VERSION}.incomplete"));
+            output(Command::new("rm").arg("-rf").arg(&incomplete))?;
+            output(Command::new("cp").args(["-r", "--no-preserve=mode", original]).arg(&incomplete))?;
+            use_existing_manager(&incomplete)?;
+            std::fs::rename(&incomplete, &root)?;
+        }
+        Ok(Self { root })
+    }
+
+    /// Returns the folder of a suite, which its test binary has to run in.
+    pub(super) fn folder(&self, suite: &str) -> PathBuf {
+        self.root.join(SPECS).join(suite)
+    }
+
+    /// Returns a folder with the CRDs of Kueue that `own` has none for.
+    ///
+    /// # Errors
+    /// If a file cannot be read or copied.
+    pub(super) fn further_crds(&self, own: &Path) -> Result<PathBuf, Failure> {
+        let folder = self.root.join("further-crds");
+        std::fs::create_dir_all(&folder)?;
+        for entry in std::fs::read_dir(self.root.join("config/components/crd/bases"))? {
+            let entry = entry?;
+            if !own.join(entry.file_name()).is_file() {
+                std::fs::copy(entry.path(), folder.join(entry.file_name()))?;
+            }
+        }
+        Ok(folder)
+    }
+
+    /// Builds the test binary of a suite. The first build takes several minutes.
+    ///
+    /// # Errors
+    /// If it does not compile.
+    pub(super) fn build(&self, suite: &str) -> Result<PathBuf, Failure> {
+        let binary = self.root.join(format!("{}.test", suite.replace('/', "-")));
+        let package = format!("./{SPECS}/{suite}");
+        output(Command::new("go").args(["test", "-c", "-o"]).arg(&binary).arg(package).current_dir(&self.root))?;
+        Ok(binary)
+    }
+}
+
+/// Changes the specs: they connect to the control plane of `KUBECONFIG`, start no manager, and do
+/// not look at counters inside its process.
+fn use_existing_manager(root: &Path) -> Result<(), Failure> {
+    let framework = root.join("test/integration/framework/framework.go");
+    let text = std::fs::read_to_string(&framework)?;
+    let connect = r#"cfg, err = clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+		cfg.QPS, cfg.Burst = 1000, 1000"#;
+    let text = replace(&text, "cfg, err = f.testEnv.Start()", connect)?;
+    let rest = r#""k8s.io/client-go/rest""#;
+    let text = replace(&text, rest, &format!("{rest}\n\t\"k8s.io/client-go/tools/clientcmd\""))?;
+    let text = replace(&text, "err := f.testEnv.Stop()", "var err error")?;
+    let text = return_at_once(&text, "func (f *Framework) StartManager(")?;
+    std::fs::write(framework, text)?;
+
+    let metrics = root.join("test/util/metrics.go");
+    let mut text = std::fs::read_to_string(&metrics)?;
+    let functions: Vec<String> =
+        text.lines().filter(|line| line.to_lowercase().starts_with("func expect")).map(str::to_owned).collect();
+    for function in functions {
+        text = return_at_once(&text, &function)?;
+    }
+    Ok(std::fs::write(metrics, text)?)
+}
+
+/// Makes a function return at once. Its code stays reachable for the compiler, which would reject
+/// unused imports.
+fn return_at_once(text: &str, start: &str) -> Result<String, Failure> {
+    let at = text.find(start).ok_or_else(|| format!("Kueue {VERSION} has no `{start}`"))?;
+    let body = text[at..].find("{\n").ok_or_else(|| format!("`{start}` of Kueue {VERSION} has no body"))?;
+    let (before, after) = text.split_at(at + body + 2);
+    Ok(format!("{before}\tif true {{\n\t\treturn\n\t}}\n{after}"))
+}
+
+fn replace(text: &str, from: &str, to: &str) -> Result<String, Failure> {
+    if text.matches(from).count() != 1 {
+        return Err(format!("Kueue {VERSION} has not exactly one `{from}`").into());
+    }
+    Ok(text.replace(from, to))
+}
+
+fn output(command: &mut Command) -> Result<String, Failure> {
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
