@@ -14,7 +14,9 @@ use sluice_plan::ObjectKey;
 use sluice_plan::Write;
 
 /// Returns the priority of a job's workloads: that of the WorkloadPriorityClass named by the job's
-/// label, else that of its pods.
+/// label, else of the one called `default` if it exists, else that of its pods. (Kueue 0.20 adds
+/// the label in its webhook: `pkg/controller/jobframework/defaults.go`,
+/// `ApplyDefaultWorkloadPriorityClass`.)
 ///
 /// # Errors
 /// Fails if the named class does not exist.
@@ -25,13 +27,16 @@ pub(super) fn job_priority(
 ) -> Result<Priority, DemandError> {
     let labels = job.meta().labels.as_ref();
     let named = labels.and_then(|labels| labels.get(names::PRIORITY_CLASS_LABEL)).filter(|name| !name.is_empty());
-    if let Some(name) = named {
-        let class = state.workload_priority_classes.get(&ObjectKey::global(name));
-        let class = class.ok_or_else(|| DemandError::WorkloadPriorityClassNotFound { name: name.clone() })?;
+    let name = named.map_or(names::DEFAULT_WORKLOAD_PRIORITY_CLASS, String::as_str);
+    let class = state.workload_priority_classes.get(&ObjectKey::global(name));
+    if class.is_none() && named.is_some() {
+        return Err(DemandError::WorkloadPriorityClassNotFound { name: name.to_owned() });
+    }
+    if let Some(class) = class {
         let class_ref = PriorityClassRef {
             group: PriorityClassGroup::Kueue,
             kind: PriorityClassKind::WorkloadPriorityClass,
-            name: name.clone(),
+            name: name.to_owned(),
         };
         return Ok(Priority { value: class.spec.value, class: Some(class_ref) });
     }
@@ -185,6 +190,35 @@ mod tests {
         let found = job_priority(&state, &job, None).expect("a priority");
 
         assert_eq!((found.value, found.class.map(|class| class.name)), (5, Some("usual-too".to_owned())));
+    }
+
+    #[rstest]
+    #[case::no_class_named(json!({}), json!({}), Ok((50, "default")))]
+    #[case::class_of_the_pods(json!({}), json!({"priorityClassName": "high"}), Ok((50, "default")))]
+    #[case::label(json!({"kueue.x-k8s.io/priority-class": "low"}), json!({}), Ok((1, "low")))]
+    #[case::label_of_a_missing_class(json!({"kueue.x-k8s.io/priority-class": "none"}), json!({}), Err("label kueue.x-k8s.io/priority-class: WorkloadPriorityClass \"none\" not found"))]
+    fn default_workload_priority_class_applies_to_jobs_without_a_label(
+        #[case] labels: Value,
+        #[case] head: Value,
+        #[case] expected: Result<(i32, &str), &str>,
+    ) {
+        let mut state = state();
+        state.apply(object::<WorkloadPriorityClass>(json!({"metadata": {"name": "default"}, "value": 50})));
+        let cluster = cluster(labels, head, json!({}));
+        let job = RayClusterAdapter {
+            cluster: &cluster,
+            pods: MemberPods::default(),
+            groups: Arc::new(Ok(Vec::new())),
+            known_templates: &KnownTemplates::default(),
+            member_uid: String::new(),
+            recreation: None,
+        };
+
+        let found = job_priority(&state, &job, pod_priority_class(&cluster.spec));
+
+        let found = found.map(|priority| (priority.value, priority.class.expect("a class").name));
+        let found = found.map_err(|error| error.to_string());
+        assert_eq!(found, expected.map(|(value, class)| (value, class.to_owned())).map_err(str::to_owned));
     }
 
     fn workload(kind: PriorityClassKind, class: &str, value: i32) -> Workload {

@@ -51,6 +51,8 @@ pub const MIN_PARALLELISM_ANNOTATION: &str = "kueue.x-k8s.io/job-min-parallelism
 pub const DEFAULT_POD_SET: &str = "main";
 /// Name of the LocalQueue of jobs that name none.
 pub const DEFAULT_LOCAL_QUEUE: &str = "default";
+/// Name of the WorkloadPriorityClass of jobs without a priority class label.
+pub const DEFAULT_WORKLOAD_PRIORITY_CLASS: &str = "default";
 
 /// Condition of a ClusterQueue or LocalQueue: workloads can be admitted.
 pub const ACTIVE: &str = "Active";
