@@ -1,8 +1,9 @@
 //! Invalid input is rejected or reported with its cause, and affects nothing that runs.
 
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use sluice_api::condition;
+use sluice_api::kueue::ClusterQueue;
 
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE, SERVICE_SAMPLE};
 use sluice_testkit::{TestEnv, eventually};
@@ -43,8 +44,16 @@ async fn api_server_rejects_statically_invalid_objects() {
     let message = rejection(&env, &twice).await;
     assert!(message.contains("workerGroupSpecs") && message.contains("groupName must be unique"), "{message}");
 
-    let negative = QUEUE_SAMPLE.replace("nominalQuota: 1\n", "nominalQuota: -1\n");
-    let message = rejection(&env, &negative).await;
+    let quota = json!({"name": "cpu", "nominalQuota": -1});
+    let group = json!({"coveredResources": ["cpu"], "flavors": [{"name": "default-flavor", "resources": [quota]}]});
+    let spec = serde_json::from_value(json!({"resourceGroups": [group]})).expect("a spec");
+    let negative = ClusterQueue::new("negative", spec);
+    // A policy rejects it, which the API server enforces a moment after the policy is created.
+    let message = eventually("a negative quota is rejected", async || {
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        env.cluster_queues().create(&params, &negative).await.err().map(|error| error.to_string())
+    })
+    .await;
     assert!(message.contains("nominalQuota") && message.contains("greater than or equal to 0"), "{message}");
 
     let huge = QUEUE_SAMPLE.replace("nominalQuota: 1\n", "nominalQuota: \"1e400\"\n");
