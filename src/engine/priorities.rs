@@ -140,6 +140,18 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "c", "labels": labels}, "spec": spec})).expect("a cluster")
     }
 
+    fn priority_of(state: &ClusterState, cluster: &RayCluster) -> Result<Priority, DemandError> {
+        let job = RayClusterAdapter {
+            cluster,
+            pods: MemberPods::default(),
+            groups: Arc::new(Ok(Vec::new())),
+            known_templates: &KnownTemplates::default(),
+            member_uid: String::new(),
+            recreation: None,
+        };
+        job_priority(state, &job, pod_priority_class(&cluster.spec))
+    }
+
     #[rstest]
     #[case::label(json!({"kueue.x-k8s.io/priority-class": "high"}), json!({"priorityClassName": "low"}), json!({}), Ok((100, Some("WorkloadPriorityClass/high"))))]
     #[case::head(json!({}), json!({"priorityClassName": "low"}), json!({"priorityClassName": "high"}), Ok((10, Some("PriorityClass/low"))))]
@@ -154,16 +166,8 @@ mod tests {
         #[case] expected: Result<(i32, Option<&str>), &str>,
     ) {
         let cluster = cluster(labels, head, workers);
-        let job = RayClusterAdapter {
-            cluster: &cluster,
-            pods: MemberPods::default(),
-            groups: Arc::new(Ok(Vec::new())),
-            known_templates: &KnownTemplates::default(),
-            member_uid: String::new(),
-            recreation: None,
-        };
 
-        let found = job_priority(&state(), &job, pod_priority_class(&cluster.spec));
+        let found = priority_of(&state(), &cluster);
 
         let found = found.map(|priority| (priority.value, priority.class.map(|c| format!("{:?}/{}", c.kind, c.name))));
         let found = found.map_err(|error| error.to_string());
@@ -178,16 +182,8 @@ mod tests {
             state.apply(object::<PriorityClass>(class));
         }
         let cluster = cluster(json!({}), json!({}), json!({}));
-        let job = RayClusterAdapter {
-            cluster: &cluster,
-            pods: MemberPods::default(),
-            groups: Arc::new(Ok(Vec::new())),
-            known_templates: &KnownTemplates::default(),
-            member_uid: String::new(),
-            recreation: None,
-        };
 
-        let found = job_priority(&state, &job, None).expect("a priority");
+        let found = priority_of(&state, &cluster).expect("a priority");
 
         assert_eq!((found.value, found.class.map(|class| class.name)), (5, Some("usual-too".to_owned())));
     }
@@ -205,16 +201,8 @@ mod tests {
         let mut state = state();
         state.apply(object::<WorkloadPriorityClass>(json!({"metadata": {"name": "default"}, "value": 50})));
         let cluster = cluster(labels, head, json!({}));
-        let job = RayClusterAdapter {
-            cluster: &cluster,
-            pods: MemberPods::default(),
-            groups: Arc::new(Ok(Vec::new())),
-            known_templates: &KnownTemplates::default(),
-            member_uid: String::new(),
-            recreation: None,
-        };
 
-        let found = job_priority(&state, &job, pod_priority_class(&cluster.spec));
+        let found = priority_of(&state, &cluster);
 
         let found = found.map(|priority| (priority.value, priority.class.expect("a class").name));
         let found = found.map_err(|error| error.to_string());

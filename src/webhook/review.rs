@@ -120,6 +120,25 @@ mod tests {
     }
 
     #[test]
+    fn new_cluster_queue_is_patched_with_its_finalizer() {
+        let object = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "q"}, "spec": {}});
+        let kind = json!({"group": "kueue.x-k8s.io", "version": "v1beta2", "kind": "ClusterQueue"});
+        let resource = json!({"group": "kueue.x-k8s.io", "version": "v1beta2", "resource": "clusterqueues"});
+        let review = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "7", "kind": kind, "resource": resource, "operation": "CREATE", "userInfo": {}, "object": object, "dryRun": false,
+            },
+        });
+
+        let answer = respond(review.to_string().as_bytes(), &NamespaceCache::empty(), false).expect("an answer");
+
+        let answer: Value = serde_json::from_slice(&answer).expect("JSON");
+        assert_eq!(answer["response"]["allowed"], true);
+        assert!(!answer["response"]["patch"].is_null(), "{answer}");
+    }
+
+    #[test]
     fn suspended_or_existing_object_is_allowed_unchanged() {
         for answer in [review("CREATE", true), review("UPDATE", false)] {
             assert_eq!(answer["response"]["allowed"], true);

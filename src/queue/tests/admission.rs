@@ -199,7 +199,8 @@ fn pods_are_counted_if_cluster_queue_covers_them() {
 #[case::resource_is_not_covered(json!({"cpu": "1", "nvidia.com/gpu": "1"}), PendingReason::NoMatchingFlavor,
     "couldn't assign flavors to pod set main: resource nvidia.com/gpu unavailable in ClusterQueue")]
 #[case::quantity_is_negative(json!({"cpu": "-1"}), PendingReason::Misconfigured,
-    "resources validation failed: pod set main: container \"c\": invalid quantity of cpu: \"-1\" is negative; only zero or more is allowed")]
+    "resources validation failed: pod set main: container \"c\": invalid quantity of cpu: \"-1\" is negative; only \
+     zero or more is allowed")]
 #[case::quantity_overflows(json!({"cpu": "1e400"}), PendingReason::ExceedsMaxQuota,
     "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 9223372036854775807m, \
      exceeding the maximum capacity 4 (fits only once nominalQuota is 9223372036854775807m)")]
