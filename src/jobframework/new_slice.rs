@@ -4,11 +4,11 @@ use indexmap::IndexMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::ObjectMeta;
 use kube_core::ResourceExt;
-use sluice_api::canonical_hash;
+use sha1::{Digest, Sha1};
 use sluice_api::kueue::{PodSet, Workload, WorkloadSpec, names};
+use sluice_plan::ObjectRef;
 use sluice_queue::partial_admission::SLICE_ANNOTATION;
 
-use super::generic_job::GenericJob;
 use super::pod_sets::DesiredPodSets;
 use super::quota_request::QuotaRequest;
 use super::slice_record::SliceRecord;
@@ -28,7 +28,7 @@ pub(super) fn new_slice(request: &QuotaRequest<'_>, record: SliceRecord, replace
         ..WorkloadSpec::default()
     };
     let uid = context.job.meta().uid.clone().unwrap_or_default();
-    let mut slice = Workload::new(&slice_name(context.job, record.sequence), spec);
+    let mut slice = Workload::new(&slice_name(&reference, &uid, record.sequence), spec);
     slice.metadata = ObjectMeta {
         namespace: reference.namespace.clone(),
         labels: Some([(names::JOB_UID_LABEL.to_owned(), uid.clone())].into()),
@@ -84,14 +84,60 @@ pub(super) fn set_min_counts(pod_sets: &mut [PodSet], wanted: &DesiredPodSets) {
     }
 }
 
-/// Returns `rayservice-NAME-UUUUU-N`: kind and name of the job, five characters of the hash of its
-/// uid so that a recreated job does not collide with slices of its predecessor, and the sequence
-/// number. At most 63 characters, so that it is a valid label value.
-pub(super) fn slice_name(job: &dyn GenericJob, sequence: u64) -> String {
-    let reference = job.reference();
-    let uid = job.meta().uid.clone().unwrap_or_default();
-    let ending = format!("-{}-{sequence}", canonical_hash::short_hash(&uid));
-    let start: String = format!("{}-{}", reference.kind.to_lowercase(), reference.name);
-    let kept: String = start.chars().take(63 - ending.len()).collect();
-    format!("{}{ending}", kept.trim_end_matches(['-', '.']))
+/// Characters of a label value. Tools put names of Workloads into labels.
+const MAX_NAME_LENGTH: usize = 63;
+/// Hexadecimal digits of the hash in a name.
+const HASH_LENGTH: usize = 5;
+
+/// Returns the name of a slice: for the first slice of a job `KIND-NAME-HASH`, the name that Kueue
+/// gives to its Workload, so that tools which compute it find the Workload; for each further one
+/// `KIND-NAME-HASH-N` with its sequence number. The hash contains the uid of the job, so that a
+/// recreated job does not collide with slices of its predecessor.
+///
+/// Source: `pkg/controller/jobframework/workload_names.go` of Kueue v0.19.2, with the gate
+/// `ShortWorkloadNames`.
+fn slice_name(job: &ObjectRef, uid: &str, sequence: u64) -> String {
+    let group = job.api_version.split_once('/').map_or("", |(group, _)| group);
+    let digest = Sha1::digest(format!("{}\n{group}\n{}\n{uid}", job.kind, job.name));
+    let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).take(HASH_LENGTH.div_ceil(2)).collect();
+    let number = if sequence <= 1 { String::new() } else { format!("-{sequence}") };
+    let ending = format!("-{}{number}", &hash[..HASH_LENGTH]);
+    let start = format!("{}-{}", job.kind.to_lowercase(), job.name);
+    let kept: String = start.chars().take(MAX_NAME_LENGTH - ending.len()).collect();
+    // No label of a DNS name begins with a hyphen: Kueue fails to create such a Workload.
+    format!("{}{ending}", kept.trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::job("batch/v1", "Job", "train", "1f0c", 1, "job-train-4d141")]
+    #[case::ray_cluster("ray.io/v1", "RayCluster", "train", "1f0c", 1, "raycluster-train-4bc56")]
+    #[case::recreated("batch/v1", "Job", "train", "2b7d", 1, "job-train-f081d")]
+    #[case::further("batch/v1", "Job", "train", "1f0c", 12, "job-train-4d141-12")]
+    #[case::long("batch/v1", "Job", &"a".repeat(60), "1f0c", 1, "job-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-c419d")]
+    #[case::long_further("batch/v1", "Job", &"a".repeat(60), "1f0c", 12, "job-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-c419d-12")]
+    #[case::cut_at_a_dot("batch/v1", "Job", &format!("{}.b", "a".repeat(52)), "1f0c", 1, "job-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-86862")]
+    fn slices_have_the_name_of_the_job_and_a_hash(
+        #[case] api_version: &str,
+        #[case] kind: &str,
+        #[case] name: &str,
+        #[case] uid: &str,
+        #[case] sequence: u64,
+        #[case] expected: &str,
+    ) {
+        let job = ObjectRef {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            plural: String::new(),
+            namespace: Some("ns".into()),
+            name: name.into(),
+        };
+
+        assert_eq!(slice_name(&job, uid, sequence), expected);
+    }
 }

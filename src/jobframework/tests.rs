@@ -246,7 +246,7 @@ fn job_suspended_by_its_owner_releases_all_quota() {
     assert!(plan_for(&ending, &[&held]).writes.is_empty(), "its pods are still there");
     assert_eq!(
         not_admitted_message(&ending),
-        "Suspended: Suspended by its owner: slice rayservice-svc-7d3e5-1 holds quota until its pods are gone"
+        "Suspended: Suspended by its owner: slice rayservice-svc-aa26c holds quota until its pods are gone"
     );
 
     let ended = FakeJob { wants_to_run: false, ..job(Vec::new()) };

@@ -76,20 +76,30 @@ fn rename_known(names: &BTreeMap<String, String>, text: &str) -> String {
 fn name_pattern(kind: &str, name: &str, object: &Value) -> String {
     match kind {
         "Workload" => {
-            // rayservice-NAME-UUUUU-N, with letters of the job's uid. N also counts slices that
-            // were pending only between the end of one cluster and the start of another, which may
-            // come in either order.
-            let mut parts: Vec<&str> = name.rsplitn(3, '-').collect();
-            parts.reverse();
-            match parts[..] {
-                [start, _, _] => format!("{start}-<uid>-<*>"),
-                _ => name.to_owned(),
-            }
+            // The number also counts slices that were pending only between the end of one cluster
+            // and the start of another, which may come in either order.
+            split_slice_name(name).map_or_else(|| name.to_owned(), |(start, _)| format!("{start}-<uid>-<*>"))
         }
         "RayCluster" if text(object, "/metadata/labels/ray.io~1originated-from-cr-name").is_empty() => name.to_owned(),
         "Service" => name.to_owned(),
         _ => name.rsplit_once('-').map_or_else(|| name.to_owned(), |(start, _)| format!("{start}-<*>")),
     }
+}
+
+/// Splits the name of a slice, `KIND-NAME-HASH` or `KIND-NAME-HASH-N` with a hash that depends on the
+/// uid of the job, into the part before the hash and the number, which the first slice has not.
+fn split_slice_name(name: &str) -> Option<(&str, &str)> {
+    let (start, last) = name.rsplit_once('-')?;
+    if is_hex(last, 5) {
+        return Some((start, "1"));
+    }
+    let (start, hash) = start.rsplit_once('-')?;
+    let is_number = last.chars().all(|c| c.is_ascii_digit());
+    (is_hex(hash, 5) && is_number).then_some((start, last))
+}
+
+fn is_hex(text: &str, length: usize) -> bool {
+    text.len() == length && text.chars().all(|c| c.is_ascii_hexdigit())
 }
 
 /// Returns what distinguishes objects of the same stem, besides names and times.
@@ -100,7 +110,7 @@ fn distinction(kind: &str, object: &Value) -> String {
         }
         "Workload" => {
             let name = text(object, "/metadata/name");
-            format!("{:>9}", name.rsplit_once('-').map_or("", |(_, number)| number))
+            format!("{:>9}", split_slice_name(name).map_or("", |(_, number)| number))
         }
         "Pod" => {
             let labels = &object["metadata"]["labels"];
@@ -132,20 +142,14 @@ fn replace_deleted(text: &str) -> String {
 
 fn replace_random(word: &str) -> String {
     let parts: Vec<&str> = word.split('-').collect();
-    let is_hex = |part: &str, length| part.len() == length && part.chars().all(|c| c.is_ascii_hexdigit());
     if let [a, b, c, d, e] = parts[..]
         && [(a, 8), (b, 4), (c, 4), (d, 4), (e, 12)].iter().all(|(part, length)| is_hex(part, *length))
     {
         return "<uid of deleted object>".to_owned();
     }
-    let job = |first: &str| first == "rayservice" || first == "raycluster";
-    if let [first, middle @ .., uid, number] = &parts[..]
-        && job(first)
-        && !middle.is_empty()
-        && is_hex(uid, 5)
-        && number.chars().all(|c| c.is_ascii_digit())
-    {
-        return format!("{first}-{}-<uid>-<deleted>", middle.join("-"));
+    let is_slice = ["rayservice-", "raycluster-"].iter().any(|kind| word.starts_with(kind));
+    if is_slice && let Some((start, _)) = split_slice_name(word) {
+        return format!("{start}-<uid>-<deleted>");
     }
     // No word consists of these letters only. A number without a name before it is not a suffix.
     let is_random = |part: &str| part.len() == 5 && part.chars().all(|c| ALPHABET.contains(c));
@@ -171,6 +175,7 @@ mod tests {
     #[rstest]
     #[case::uid("uid 0e3e10be-7e47-49f0-8260-f7e299d39212.", "uid <uid of deleted object>.")]
     #[case::slice("s0/rayservice-chat-f1fd0-3 waits", "s0/rayservice-chat-<uid>-<deleted> waits")]
+    #[case::first_slice("s0/rayservice-chat-f1fd0 waits", "s0/rayservice-chat-<uid>-<deleted> waits")]
     #[case::cluster("RayCluster chat-5hvb5 goes", "RayCluster chat-<deleted> goes")]
     #[case::replica("small-25548", "small-<deleted>")]
     #[case::number("-25548 and 25548", "-25548 and 25548")]
