@@ -347,8 +347,8 @@ mod tests {
         assert_eq!(why.reason(), PendingReason::ExceedsMaxQuota);
         assert_eq!(
             why.to_string(),
-            "couldn't assign flavors to pod set worker: insufficient quota for memory in flavor a100: requests 3Gi plus 1Gi \
-             for earlier pod sets, exceeding the maximum capacity 2Gi (fits only once nominalQuota is 4Gi)"
+            "couldn't assign flavors to pod set worker: insufficient quota for memory in flavor a100, previously considered \
+             podsets requests (1Gi) + current podset request (3Gi) > maximum capacity (2Gi) (fits only once nominalQuota is 4Gi)"
         );
     }
 

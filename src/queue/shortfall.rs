@@ -132,16 +132,29 @@ impl Shortfall {
         write!(f, "; fits once {missing} is released or nominalQuota is {})", show(self.nominal.plus(self.missing)))
     }
 
-    /// Writes the message for requests that exceed the total quota.
+    /// Writes the message for requests that exceed the total quota. It begins as that of Kueue.
+    ///
+    /// Source: `fitsResourceQuota` in `pkg/scheduler/flavorassigner/flavorassigner.go` of Kueue
+    /// v0.19.2.
     pub(super) fn write_exceeds(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let show = |amount: Amount| amount.display(&self.resource).to_string();
-        write!(f, "insufficient quota for {} in flavor {}: ", self.resource, self.flavor)?;
-        self.write_request(f)?;
-        write!(f, ", exceeding the maximum capacity {}", show(self.potential_available))?;
-        if self.binding != BindingLimit::NominalQuota {
-            write!(f, ", limited by {}", self.binding)?;
+        write!(
+            f,
+            "insufficient quota for {} in flavor {}, previously considered podsets requests ({}) + current podset \
+             request ({}) > maximum capacity ({}) (",
+            self.resource,
+            self.flavor,
+            show(self.earlier_pod_sets),
+            show(self.requested),
+            show(self.potential_available),
+        )?;
+        if self.held_by_predecessor != Amount::ZERO {
+            write!(f, "the replaced slice holds {}; ", show(self.held_by_predecessor))?;
         }
-        write!(f, " (fits only once nominalQuota is {})", show(self.nominal.plus(self.missing)))
+        if self.binding != BindingLimit::NominalQuota {
+            write!(f, "limited by {}; ", self.binding)?;
+        }
+        write!(f, "fits only once nominalQuota is {})", show(self.nominal.plus(self.missing)))
     }
 
     fn write_request(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -172,10 +172,10 @@ async fn cohorts_may_be_moved_deleted_and_form_a_cycle() {
     env.wait_until_pending("late").await;
     env.mark_finished("all-of-it").await;
     let message =
-        env.wait_for_condition("late", "QuotaReserved", "False", &["ExceedsMaxQuota", "maximum capacity 4"]).await;
+        env.wait_for_condition("late", "QuotaReserved", "False", &["ExceedsMaxQuota", "maximum capacity (4)"]).await;
     assert!(message.contains("cpu"), "{message}");
     env.cohorts().delete("middle", &DeleteParams::default()).await.expect("the middle is deleted");
-    env.wait_for_condition("late", "QuotaReserved", "False", &["ExceedsMaxQuota", "maximum capacity 0"]).await;
+    env.wait_for_condition("late", "QuotaReserved", "False", &["ExceedsMaxQuota", "maximum capacity (0)"]).await;
     env.apply_object(cohort("middle", Some("root"), cpu_quota("4", no_fields()))).await;
     env.apply_object(cohort("sibling", Some("middle"), cpu_quota("1", no_fields()))).await;
     env.wait_until_admitted("late").await;

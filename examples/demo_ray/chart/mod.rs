@@ -145,10 +145,10 @@ fn label(event: &UpgradeEvent) -> Option<(&'static str, HPos)> {
 
 /// Returns the part of a pending message that has the remedy, or else the first shortfall.
 fn shortfall_text(why: &str) -> &str {
-    let first = why.split(';').find(|part| part.contains("insufficient quota")).unwrap_or(why);
-    let from = first.find("insufficient quota").unwrap_or(0);
-    let part = &first[from..];
-    part.rfind('(').map_or(part, |at| part[at + 1..].trim_end_matches(')'))
+    let mut parts = why.split(['(', ')', ';']).map(str::trim);
+    let remedy = parts.clone().find(|part| part.starts_with("fits"));
+    let shortfall = parts.find_map(|part| part.find("insufficient quota").map(|at| &part[at..]));
+    remedy.or(shortfall).unwrap_or(why)
 }
 
 fn axis(canvas: &Canvas<'_>, panel: &Panel, bottom: i32) {

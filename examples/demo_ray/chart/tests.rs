@@ -7,7 +7,7 @@ use crate::series::requests::{Latency, RequestTotals, RequestsInSecond};
 #[rstest]
 #[case::of_the_queue(
     "upgrade to b is pending in LocalQueue user-queue (a keeps serving): couldn't assign flavors to pod set head: insufficient quota for \
-     cpu in flavor default-flavor: requests 1 plus 3, exceeding the maximum capacity 3 (fits only once nominalQuota is 5); more",
+     cpu in flavor default-flavor, previously considered podsets requests (3) + current podset request (1) > maximum capacity (3) (fits only once nominalQuota is 5); more",
     "fits only once nominalQuota is 5"
 )]
 #[case::without_a_number("a waits: insufficient quota for cpu in flavor f", "insufficient quota for cpu in flavor f")]

@@ -194,16 +194,16 @@ fn pods_are_counted_if_cluster_queue_covers_them() {
     "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 1 more needed \
      (requests 3, 2 of 4 used: team/other holds 2; fits once 1 is released or nominalQuota is 5)")]
 #[case::request_exceeds_quota(json!({"cpu": "4500m"}), PendingReason::ExceedsMaxQuota,
-    "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 4500m, \
-     exceeding the maximum capacity 4 (fits only once nominalQuota is 4500m)")]
+    "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default, previously considered \
+     podsets requests (0) + current podset request (4500m) > maximum capacity (4) (fits only once nominalQuota is 4500m)")]
 #[case::resource_is_not_covered(json!({"cpu": "1", "nvidia.com/gpu": "1"}), PendingReason::NoMatchingFlavor,
     "couldn't assign flavors to pod set main: resource nvidia.com/gpu unavailable in ClusterQueue")]
 #[case::quantity_is_negative(json!({"cpu": "-1"}), PendingReason::Misconfigured,
     "resources validation failed: pod set main: container \"c\": invalid quantity of cpu: \"-1\" is negative; only \
      zero or more is allowed")]
 #[case::quantity_overflows(json!({"cpu": "1e400"}), PendingReason::ExceedsMaxQuota,
-    "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default: requests 9223372036854775807m, \
-     exceeding the maximum capacity 4 (fits only once nominalQuota is 9223372036854775807m)")]
+    "couldn't assign flavors to pod set main: insufficient quota for cpu in flavor default, previously considered \
+     podsets requests (0) + current podset request (9223372036854775807m) > maximum capacity (4) (fits only once nominalQuota is 9223372036854775807m)")]
 fn pending_condition_reports_reason_and_numbers(
     #[case] requests: Value,
     #[case] reason: PendingReason,
