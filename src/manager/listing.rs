@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{LimitRange, Namespace, Pod, Service};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 use thiserror::Error;
 
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
@@ -60,8 +60,8 @@ async fn list<K: WatchedKind>(
     let params = label.map_or_else(ListParams::default, |label| ListParams::default().labels(label));
     match Api::<K>::all(client.clone()).list(&params).await {
         Ok(listed) => objects.extend(listed.items.into_iter().map(strip_and_wrap)),
-        // KubeRay installs the RayJob CRD; without it there are no RayJobs.
-        Err(kube::Error::Api(status)) if status.code == 404 && K::kind(&()) == "RayJob" => {}
+        // Where only Jobs are queued, the CRDs of Ray may be missing; then there are no such objects.
+        Err(kube::Error::Api(status)) if status.code == 404 && K::group(&()) == RayCluster::group(&()) => {}
         Err(source) => return Err(ListError { kind: K::kind(&()).into_owned(), source: Box::new(source) }),
     }
     Ok(())

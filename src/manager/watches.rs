@@ -6,7 +6,7 @@ use kube::runtime::{WatchStreamExt, watcher::Config};
 use kube::{Api, Client, Resource};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use sluice_engine::cluster_state::{WatchedKind, strip_and_wrap};
 use sluice_engine::{EngineInput, Scope, unused_fields};
@@ -93,9 +93,9 @@ impl Watches {
 /// Presence of the definition of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CrdPresence {
-    /// Built in, or installed with `config/crd`.
+    /// Built in, or needed for any decision.
     Required,
-    /// Installed by another project, perhaps later or never.
+    /// Installed later or never, such as the kinds of Ray where only Jobs are queued.
     Optional,
 }
 
@@ -110,6 +110,7 @@ async fn forward<K: WatchedKind>(
 ) {
     let mut stream = watcher(api, config).default_backoff().boxed();
     let mut listed = Vec::new();
+    let mut is_listed = false;
     while let Some(result) = stream.next().await {
         let event = match result {
             Ok(watcher::Event::Init) => {
@@ -121,13 +122,20 @@ async fn forward<K: WatchedKind>(
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
+                is_listed = true;
                 EngineInput::Listed(scope.clone(), K::object_list(std::mem::take(&mut listed)))
             }
             Ok(watcher::Event::Apply(object)) => EngineInput::Applied(strip_and_wrap(object)),
             Ok(watcher::Event::Delete(object)) => EngineInput::Deleted(strip_and_wrap(object)),
-            Err(error) if kinds == CrdPresence::Optional && is_crd_missing(&error) => {
-                debug!(kind = scope.kind, "CRD not installed; retrying");
+            // Objects that were listed before stay: only the deletion of each shows that it is gone.
+            Err(error) if kinds == CrdPresence::Optional && !is_listed && is_crd_missing(&error) => {
+                info!(kind = scope.kind, "no CRD is installed for this kind; it is watched once there is one");
+                is_listed = true;
                 EngineInput::Listed(scope.clone(), K::object_list(Vec::new()))
+            }
+            Err(error) if kinds == CrdPresence::Optional && is_crd_missing(&error) => {
+                debug!(kind = scope.kind, "still no CRD; retrying");
+                continue;
             }
             Err(error) => {
                 warn!(kind = scope.kind, %error, "watch failed; retrying");
