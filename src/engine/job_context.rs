@@ -191,6 +191,7 @@ impl Engine {
             priority: priorities::job_priority(&self.cluster_state, job, pod_priority_class),
             placement: &|flavors: &BTreeSet<String>| self.pod_set_info(flavors),
             flavor_bound_pod_sets: &|slice: &Workload| self.queue_adapter.flavor_bound_pod_sets(slice),
+            pod_verdict: &|dry_run| self.pod_dry_runs.verdict(dry_run, now),
             creates_pods,
             consecutive_failures: failures,
             reports_pods_ready: self.queue_adapter.tracks_pods_ready(),

@@ -16,6 +16,7 @@ mod orphaned_workloads;
 mod owners;
 mod planner_key;
 mod planners;
+mod pod_dry_runs;
 mod priorities;
 mod queue_adapter;
 mod ray_jobs;
@@ -40,12 +41,13 @@ use event_dedup::EventDeduplicator;
 pub use job_context::JobSnapshot;
 pub use operator_config::OperatorConfig;
 use planner_key::PlannerKey;
+use pod_dry_runs::PodDryRuns;
 use queue_adapter::QueueAdapter;
 use slice_changes::PlannedSliceChanges;
 use sluice_jobframework::managed::ManagedJobsPolicy;
 use sluice_plan::ObjectKey;
 use sluice_plan::ServeReply;
-use sluice_plan::{EventRecord, Plan, ServeCall, Write};
+use sluice_plan::{EventRecord, Plan, PodDryRun, PodDryRunId, ServeCall, Write};
 use sluice_queue as queue;
 use sluice_rayservice::ServeObservation;
 use spec_cache::SpecCache;
@@ -76,6 +78,8 @@ pub enum EngineInput {
     },
     /// A call to the Serve REST API completed or failed.
     ServeReplied(ServeReply),
+    /// The dry run of a pod was answered, or failed.
+    PodDryRunAnswered(PodDryRunId, Result<(), WriteError>),
 }
 
 /// The objects that one watch covers.
@@ -154,6 +158,8 @@ pub enum Command {
     EmitEvent(EventRecord),
     /// Call the Serve REST API of a Ray cluster.
     CallServe(ServeCall),
+    /// Create a pod with `dryRun=All`.
+    DryRunPod(PodDryRun),
 }
 
 /// The enabled components of Sluice.
@@ -184,6 +190,7 @@ pub struct Engine {
     queue_adapter: QueueAdapter,
     serve_observations: BTreeMap<ObjectKey, ServeObservation>,
     serve_calls_in_flight: BTreeSet<(ObjectKey, &'static str)>,
+    pod_dry_runs: PodDryRuns,
     work_queue: WorkQueue<PlannerKey>,
     writes: WriteTracker,
     slice_changes: PlannedSliceChanges,
@@ -211,6 +218,7 @@ impl Engine {
             queue_adapter: QueueAdapter::new(settings),
             serve_observations: BTreeMap::new(),
             serve_calls_in_flight: BTreeSet::new(),
+            pod_dry_runs: PodDryRuns::default(),
             work_queue: WorkQueue::default(),
             writes: WriteTracker::default(),
             slice_changes: PlannedSliceChanges::default(),
@@ -231,6 +239,13 @@ impl Engine {
     #[must_use]
     pub fn with_operator_config(mut self, config: OperatorConfig) -> Self {
         self.operator_config = config;
+        self
+    }
+
+    /// Requests quota for pods only after a dry run in which the API server has accepted them.
+    #[must_use]
+    pub fn with_pod_dry_runs(mut self) -> Self {
+        self.pod_dry_runs.enable();
         self
     }
 
@@ -358,6 +373,7 @@ impl Engine {
                 self.on_write_result(now, id, &write, result, effects);
             }
             EngineInput::ServeReplied(reply) => self.on_serve_reply(reply),
+            EngineInput::PodDryRunAnswered(id, result) => self.on_pod_dry_run_answered(now, &id, &result),
         }
     }
 
@@ -378,6 +394,7 @@ impl Engine {
         if self.components.queue_manager {
             self.queue_adapter.observe(now, change);
         }
+        self.retry_rejected_pods(now, change);
         for planner in triggers::triggered(&self.cluster_state, self.components, change) {
             self.work_queue.enqueue(planner);
         }
@@ -446,11 +463,13 @@ impl Engine {
     /// Turns a plan into commands. The planner of a write that is blocked or in backoff runs again
     /// later.
     fn dispatch(&mut self, now: Timestamp, planner: PlannerKey, plan: Plan, effects: &mut Vec<Command>) {
-        let Plan { writes, events, serve_calls, wake_at } = plan;
+        let Plan { writes, events, serve_calls, pod_dry_runs, wake_at } = plan;
+        let mut wakes = vec![wake_at];
         if let PlannerKey::Job(job) = &planner {
             for slice in self.slice_changes.record(job, &writes) {
                 self.work_queue.enqueue(PlannerKey::Workload(slice));
             }
+            wakes.push(self.begin_dry_runs(now, job, pod_dry_runs, effects));
         }
         let begun = self.writes.begin(&planner, writes, events, &self.cluster_state, now);
         effects.extend(begun.sent.into_iter().map(|(id, write)| Command::Write(id, write)));
@@ -464,7 +483,8 @@ impl Engine {
         if begun.changes_failures {
             self.work_queue.enqueue(planner.clone());
         }
-        self.work_queue.enqueue_at(planner, [wake_at, begun.retry_at].into_iter().flatten().min());
+        wakes.push(begun.retry_at);
+        self.work_queue.enqueue_at(planner, wakes.into_iter().flatten().min());
     }
 
     /// Emits an Event unless an equal one was emitted recently.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use sluice_api::kueue::Workload;
-
+use sluice_plan::{PodDryRunId, PodVerdict};
 use sluice_raycluster::NodePlacement;
 
 use super::demand_error::DemandError;
@@ -31,6 +31,8 @@ pub struct ReconcileContext<'a> {
     /// Returns the PodSets of a pending slice that could fit in another flavor than the one that
     /// their running pods use.
     pub flavor_bound_pod_sets: &'a dyn Fn(&Workload) -> BTreeSet<String>,
+    /// Returns the API server's answer to the dry run of a pod.
+    pub pod_verdict: &'a dyn Fn(&PodDryRunId) -> PodVerdict,
     /// True if this process creates the pods, so it can delete single replicas.
     pub creates_pods: bool,
     /// Number of consecutive failed writes for the job.

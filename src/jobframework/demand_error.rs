@@ -102,6 +102,17 @@ pub enum DemandError {
         /// Name of the class.
         name: String,
     },
+    /// The API server rejects the pods.
+    #[error(
+        "pod set {pod_set}: the API server rejects its pods, so no quota is requested: {message}. The pods are tried \
+         again after five minutes at most; change the job, or what rejects them"
+    )]
+    PodsRejected {
+        /// Name of the PodSet.
+        pod_set: String,
+        /// Message of the API server.
+        message: String,
+    },
     /// The PriorityClass that the pods name does not exist.
     #[error("priorityClassName: PriorityClass {name:?} not found")]
     PriorityClassNotFound {

@@ -19,6 +19,7 @@ pub mod managed;
 pub mod members;
 mod new_slice;
 mod on_hold;
+mod pod_admission;
 pub mod pod_classifier;
 pub mod pod_sets;
 mod preemptible_parts;
@@ -119,7 +120,7 @@ fn plan_slices(
     // A restored active member is requested before the pending one, so that it runs again sooner.
     let first = replacement::restored_demand(&request, slices::covering(slices));
     let request = QuotaRequest { demand: first.as_ref().unwrap_or(wanted), ..request };
-    slice_lifecycle::plan(&request, slices, plan);
+    slice_lifecycle::plan(&request, slices, plan)?;
     pod_sets::check_pod_set_limit(&wanted.record).map(|()| request.feasibility)
 }
 

@@ -4,12 +4,13 @@
 use jiff::Timestamp;
 use kube_core::ResourceExt;
 
+use super::demand_error::DemandError;
 use super::new_slice::{build_pod_sets, new_slice, set_min_counts};
 use super::quota_request::QuotaRequest;
 use super::slice_record::{SliceRecord, fits_within};
 use super::slices::{Slice, SlicePhase, covering, holds_quota, newest_holder};
 use super::types::Priority;
-use super::{pod_sets, preemptible_parts, readiness, replacement, scale_up_steps};
+use super::{pod_admission, pod_sets, preemptible_parts, readiness, replacement, scale_up_steps};
 use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::kueue::workload::PriorityClassKind;
 use sluice_api::kueue::{Workload, names};
@@ -19,19 +20,23 @@ use sluice_queue::partial_admission::SLICE_ANNOTATION;
 use sluice_queue::{ReplacementSlice, status};
 
 /// Reconciles the slices with the demand of the job.
-pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+///
+/// # Errors
+/// If the API server rejects the pods for which quota would be requested.
+pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut Plan) -> Result<(), DemandError> {
     delete_finished(slices, plan);
     if let Some(holder) = newest_holder(slices) {
         finish_replaced(slices, holder, request, plan);
     }
     let (context, wanted) = (request.context, request.demand);
     if !context.job.wants_to_run() {
-        return scale_to_zero(request, slices, plan);
+        scale_to_zero(request, slices, plan);
+        return Ok(());
     }
     let pending: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == SlicePhase::Pending).collect();
     if wanted.record.members.is_empty() {
         // A service can have no RayCluster between two of them. Slices stay as they are.
-        return;
+        return Ok(());
     }
     match covering(slices) {
         Some(held)
@@ -44,6 +49,7 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
             for slice in pending {
                 plan.write(Write::delete(slice.workload));
             }
+            Ok(())
         }
         Some(held) => {
             // A Workload has at least one PodSet, so a slice with nothing left to cover stays until
@@ -52,10 +58,10 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
             if !still_wanted.members.is_empty() && !retains_surplus(held, request) {
                 resize_held(held, still_wanted, request, plan);
             }
-            request_slice(request, slices, &pending, Some(held), plan);
+            request_slice(request, slices, &pending, Some(held), plan)
         }
         // No request while quota has to be released: it would be counted twice.
-        None if newest_holder(slices).is_some() => {}
+        None if newest_holder(slices).is_some() => Ok(()),
         None => request_slice(request, slices, &pending, None, plan),
     }
 }
@@ -139,16 +145,20 @@ pub(super) fn finish_slice(slice: &Workload, reason: &str, message: String, now:
 /// Requests the whole demand with a pending slice, or with a new one. Of several pending slices the
 /// oldest stays, since it is first in the queue, unless it replaces another slice than `held`, or its
 /// record claims more than it requests.
-/// Nothing is requested if a Workload cannot hold all PodSets.
+/// Nothing is requested if a Workload cannot hold all PodSets, or before the API server has accepted
+/// the pods.
+///
+/// # Errors
+/// If the API server rejects the pods.
 fn request_slice(
     request: &QuotaRequest<'_>,
     slices: &[Slice<'_>],
     pending: &[&Slice<'_>],
     held: Option<&Slice<'_>>,
     plan: &mut Plan,
-) {
+) -> Result<(), DemandError> {
     if pod_sets::check_pod_set_limit(&request.demand.record).is_err() {
-        return;
+        return Ok(());
     }
     let held_name = held.map(|held| held.workload.name_any());
     let replaces_held = |slice: &Slice<'_>| held.is_none() || predecessor_name(slice.workload) == held_name;
@@ -164,8 +174,9 @@ fn request_slice(
             plan.write(Write::delete(slice.workload));
         }
     }
-    if kept.is_none() {
-        let sequence = slices.last().map_or(0, |slice| slice.record.sequence) + 1;
+    if kept.is_none() && pod_admission::accepts_pods(request, &record, plan)? {
+        // A Workload without a record, such as one from Kueue, is the first slice.
+        let sequence = slices.last().map_or(1, |slice| slice.record.sequence.max(1) + 1);
         let parts = preemptible_parts::for_record(&record, request.members, request.context.creates_pods);
         let slice = new_slice(request, SliceRecord { sequence, parts, ..record }, held);
         let creation = Write::create(&slice)
@@ -173,6 +184,7 @@ fn request_slice(
             .with_priority(slice.spec.priority.unwrap_or_default());
         plan.write(creation.blocked_while_in_flight(blockers));
     }
+    Ok(())
 }
 
 /// Returns the record of the successor of `held`, or of the first slice.

@@ -9,6 +9,7 @@ pub mod http;
 mod in_flight_limit;
 mod leader;
 mod listing;
+mod pod_dry_runner;
 mod watches;
 mod write_queue;
 mod writer;
@@ -38,6 +39,7 @@ pub use error::Error;
 use event_recorder::EventRecorder;
 use http::Readiness;
 pub use listing::{ListError, list_objects};
+use pod_dry_runner::PodDryRunner;
 use sluice_api::gateway_api::{Gateway, GatewayClass, HTTPRoute};
 use sluice_api::kueue::{ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass};
 use sluice_api::ray::{RayCluster, RayJob, RayService, names};
@@ -163,6 +165,7 @@ struct Manager {
     events: mpsc::Receiver<EngineInput>,
     event_sender: mpsc::Sender<EngineInput>,
     writer: Writer,
+    pod_dry_runner: PodDryRunner,
     event_recorder: EventRecorder,
     decision_log: Option<DecisionLog>,
     dashboards: DashboardClient,
@@ -187,8 +190,10 @@ impl Manager {
         watch_kinds(&mut watches, components);
         let (scopes, tasks) = watches.finish();
         let engine = Engine::new(components, config.scheduler.clone(), scopes, tokens);
-        let mut engine =
-            engine.with_managed_jobs(config.managed_jobs.clone()).with_operator_config(config.operator_config);
+        let mut engine = engine
+            .with_managed_jobs(config.managed_jobs.clone())
+            .with_operator_config(config.operator_config)
+            .with_pod_dry_runs();
         let start_log = |path: &PathBuf| {
             DecisionLog::start(path.clone(), metrics.clone())
                 .map_err(|source| Error::DecisionLog { path: path.clone(), source })
@@ -201,6 +206,7 @@ impl Manager {
             engine,
             decision_log,
             events,
+            pod_dry_runner: PodDryRunner::new(client.clone(), own_events.clone()),
             writer: Writer::new(client.clone(), own_events.clone(), metrics.clone()),
             event_recorder: EventRecorder::start(client.clone(), clock.clone(), reporting_instance()),
             dashboards: DashboardClient::new(client, clock.clone(), dashboard_access(config)),
@@ -251,6 +257,7 @@ impl Manager {
         for effect in effects {
             match effect {
                 Command::Write(id, write) => self.writer.send(id, write),
+                Command::DryRunPod(dry_run) => self.pod_dry_runner.send(dry_run),
                 Command::EmitEvent(note) => self.event_recorder.record(note),
                 Command::CallServe(call) => {
                     let (dashboards, answers) = (self.dashboards.clone(), self.event_sender.clone());
@@ -298,8 +305,8 @@ impl Manager {
 }
 
 fn watch_kinds(watches: &mut Watches, components: Components) {
-    watches.namespaced::<RayCluster>(None);
-    watches.namespaced::<RayService>(None);
+    watches.optional_namespaced::<RayCluster>();
+    watches.optional_namespaced::<RayService>();
     watches.namespaced::<Pod>(Some(names::CLUSTER_LABEL));
     if components.queue_manager {
         watches.cluster_scoped::<ClusterQueue>();

@@ -1,5 +1,5 @@
-//! The output of a planner: API writes, Kubernetes Events, Ray Serve calls, and the next wake-up
-//! time.
+//! The output of a planner: API writes, dry runs of pods, Kubernetes Events, Ray Serve calls, and
+//! the next wake-up time.
 //!
 //! A planner is a pure function from the observed state to a [`Plan`]. It neither blocks nor keeps
 //! state: it returns every write that separates the actual from the desired state, and runs again
@@ -7,6 +7,7 @@
 //! and replans after that one completes, so a planner never sees its own half-done work.
 
 mod object_key;
+mod pod_dry_run;
 pub mod serve_config;
 pub mod serve_status;
 
@@ -19,6 +20,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub use object_key::ObjectKey;
+pub use pod_dry_run::{PodDryRun, PodDryRunId, PodVerdict};
 pub use serve_config::ServeConfig;
 pub use serve_status::{Application, Deployment, Replica, ServeAnswer, ServeError, ServeReply, ServeStatus};
 
@@ -31,6 +33,8 @@ pub struct Plan {
     pub events: Vec<EventRecord>,
     /// Calls to the Serve REST API of Ray clusters.
     pub serve_calls: Vec<ServeCall>,
+    /// Pods whose creation the API server has to check.
+    pub pod_dry_runs: Vec<PodDryRun>,
     /// Absolute time at which to replan this object even if nothing changed; `None` for never.
     pub wake_at: Option<Timestamp>,
 }

@@ -1,7 +1,7 @@
 //! Jobs that other objects own, lose their owner, or leave their owner's queue.
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -312,6 +312,48 @@ async fn cluster_whose_pods_would_be_refused_holds_no_quota() {
     env.ray_clusters().delete("fine", &DeleteParams::background()).await.expect("a deletion");
     wait_for_running_pods(&env, "typo", 3).await;
     env.wait_for_reserved_cpu_in(QUEUE, "3").await;
+}
+
+#[tokio::test]
+async fn jobs_whose_pods_the_namespace_forbids_hold_no_quota() {
+    // Given quota, and a namespace that enforces a Pod Security Standard,
+    let env = TestEnv::start().await;
+    let _manager = env.manager().await;
+    queue(&env, "5").await;
+    let enforce = async |level: Value| {
+        let labels = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}});
+        let namespaces: Api<Namespace> = Api::all(env.client.clone());
+        namespaces.patch(NAMESPACE, &PatchParams::default(), &Patch::Merge(labels)).await.expect("a namespace");
+    };
+    enforce(json!("baseline")).await;
+
+    // when a Job and a cluster ask for host ports, then both say why they wait, and request nothing;
+    let ports = json!([{"containerPort": 80, "hostPort": 80}]);
+    let mut privileged_job = serde_json::to_value(job("train")).expect("JSON");
+    privileged_job["spec"]["template"]["spec"]["containers"][0]["ports"] = ports.clone();
+    create_job(&env, &serde_json::from_value(privileged_job).expect("a Job")).await;
+    let mut privileged = serde_json::to_value(cluster("ray", 2)).expect("JSON");
+    privileged["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["ports"] = ports;
+    create_cluster(&env, &serde_json::from_value(privileged).expect("a RayCluster")).await;
+    let rejection = "the API server rejects its pods, so no quota is requested: pods";
+    eventually_or_err("both are misconfigured", async || {
+        let cluster = env.ray_clusters().get("ray").await.expect("the cluster").status.unwrap_or_default();
+        let of_cluster = condition::get_false(&cluster.conditions, "sluice.dev/Admitted").map(|found| &*found.message);
+        let job = env.jobs().get("train").await.expect("the Job").status.unwrap_or_default();
+        let mut of_job = job.conditions.iter().flatten().filter(|found| found.type_ == "sluice.dev/Admitted");
+        let of_job = of_job.find_map(|found| found.message.as_deref());
+        let says = |text: Option<&str>| text.is_some_and(|text| text.contains(rejection) && text.contains("hostPort"));
+        if says(of_cluster) && says(of_job) { Ok(()) } else { Err(format!("{of_cluster:?} {of_job:?}")) }
+    })
+    .await;
+    assert!(workloads(&env).await.is_empty());
+    env.wait_for_reserved_cpu_in(QUEUE, "0").await;
+
+    // and once the namespace allows such pods, both run.
+    enforce(Value::Null).await;
+    wait_for_running_pods(&env, "train", 2).await;
+    wait_for_running_pods(&env, "ray", 3).await;
+    env.wait_for_reserved_cpu_in(QUEUE, "5").await;
 }
 
 /// Patches the RayCluster or Job of a user.

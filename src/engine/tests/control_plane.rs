@@ -60,6 +60,8 @@ pub(super) struct ControlPlane {
     pub(super) fail_next_write: BTreeSet<&'static str>,
     /// Kind whose creation is forbidden.
     pub(super) forbidden_creation: Option<&'static str>,
+    /// Answer to dry runs of pods; `None` if they are accepted.
+    pub(super) pod_rejection: Option<WriteError>,
     /// Number of forbidden creations, by kind.
     forbidden_creations: BTreeMap<String, usize>,
     /// Maximum number of pods that could run simultaneously.
@@ -71,7 +73,7 @@ pub(super) struct ControlPlane {
 impl ControlPlane {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
-            engine: Engine::new(Components::ALL, settings, [], TokenKey::insecure()),
+            engine: Engine::new(Components::ALL, settings, [], TokenKey::insecure()).with_pod_dry_runs(),
             now: "2026-01-01T00:00:00Z".parse().expect("a time"),
             objects: BTreeMap::new(),
             versions: 0,
@@ -89,6 +91,7 @@ impl ControlPlane {
             load: ApiServerLoad::Low,
             fail_next_write: BTreeSet::new(),
             forbidden_creation: None,
+            pod_rejection: None,
             forbidden_creations: BTreeMap::new(),
             most_running: 0,
             serve_configs: BTreeMap::new(),
@@ -103,7 +106,8 @@ impl ControlPlane {
     /// Runs the queue manager alone: another operator creates the pods of Ray objects.
     pub(super) fn with_external_ray_operator(self) -> Self {
         let components = Components { ray_operator: false, ..Components::ALL };
-        Self { engine: Engine::new(components, Settings::default(), [], TokenKey::insecure()), ..self }
+        let engine = Engine::new(components, Settings::default(), [], TokenKey::insecure());
+        Self { engine: engine.with_pod_dry_runs(), ..self }
     }
 
     /// Creates or patches an object, as a user.
@@ -246,6 +250,10 @@ impl ControlPlane {
                     }
                     Command::Write(id, write) => self.process_write(id, write),
                     Command::EmitEvent(note) => self.emitted_events.push(note),
+                    Command::DryRunPod(dry_run) => {
+                        let result = self.pod_rejection.clone().map_or(Ok(()), Err);
+                        self.engine_inputs.push(EngineInput::PodDryRunAnswered(dry_run.id, result));
+                    }
                     Command::CallServe(call) => {
                         let reply = self.serve_reply(&call);
                         self.engine_inputs.push(EngineInput::ServeReplied(reply));

@@ -73,12 +73,15 @@ fn pending_slice_is_not_admitted_before_its_job_has_updated_it() {
 
 #[test]
 fn slice_withheld_during_a_backoff_is_admitted_if_its_job_then_changes_nothing() {
-    // Given a job whose first writes fail, so that it is in backoff, and that was scaled down since,
+    // Given a pending job one of whose writes fails, so that it is in backoff, and that was scaled down
+    // since,
     let mut plane = control_plane(Settings::default(), "4");
     put_cluster(&mut plane, "other", "low", 1);
     plane.advance(30);
-    plane.fail_next_write = BTreeSet::from(["RayCluster"]);
     put_cluster(&mut plane, "pending", "low", 3);
+    plane.advance(0);
+    plane.fail_next_write = BTreeSet::from(["RayCluster"]);
+    plane.apply("RayCluster", json!({"metadata": {"name": "pending"}, "spec": {"suspend": false}}));
     plane.advance(0);
     put_cluster(&mut plane, "pending", "low", 2);
 

@@ -12,6 +12,7 @@ mod incremental;
 mod managed;
 mod ownership;
 mod partial_preemption;
+mod pod_dry_runs;
 mod recreate;
 mod redis_cleanup;
 mod replica_failure;

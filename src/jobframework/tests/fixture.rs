@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::super::*;
 use sluice_api::kueue::{Admission, PodSetAssignment, WorkloadStatus};
-use sluice_plan::{ObjectRef, WriteOp};
+use sluice_plan::{ObjectRef, PodVerdict, WriteOp};
 use sluice_raycluster::NodePlacement;
 
 pub(super) const NAMESPACE: &str = "ns";
@@ -185,6 +185,7 @@ pub(super) fn context<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> Reconcil
         priority: Ok(Priority::default()),
         placement: &|_| NodePlacement::default(),
         flavor_bound_pod_sets: &|_| BTreeSet::new(),
+        pod_verdict: &|_| PodVerdict::Accepted,
         creates_pods: true,
         consecutive_failures: 0,
         reports_pods_ready: false,

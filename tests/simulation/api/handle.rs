@@ -52,10 +52,10 @@ impl ApiServer {
             }
             Some(_) => return Err(StatusError::no_such_path()),
         };
-        if !query.get("dryRun").is_empty() {
-            return Err(StatusError::bad_request("dryRun is not supported by the simulated API server"));
-        }
         let verb = route::verb(request.method(), target, &query).ok_or_else(StatusError::method_not_allowed)?;
+        if !query.get("dryRun").is_empty() && verb != "create" {
+            return Err(StatusError::bad_request("the simulated API server supports dryRun for creations only"));
+        }
         let ResourcePath { kind, namespace, .. } = target;
         let name = target.name.as_deref().unwrap_or_default();
         let context = write_context(request, &query, part);
@@ -219,6 +219,7 @@ fn write_context(request: &Request<Bytes>, query: &Query, part: WriteScope) -> W
         is_trusted: false,
         user,
         rejects_unknown_fields: strict,
+        is_dry_run: !query.get("dryRun").is_empty(),
         forces_new_version: false,
     }
 }

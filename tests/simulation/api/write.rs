@@ -24,6 +24,8 @@ pub(super) struct WriteContext {
     pub user: Option<UserName>,
     /// Rejects unknown fields instead of pruning them (`fieldValidation=Strict`).
     pub rejects_unknown_fields: bool,
+    /// Validates a creation and stores nothing (`dryRun=All`).
+    pub is_dry_run: bool,
     /// Forces a new version even if the object is unchanged, because its field owners change.
     pub forces_new_version: bool,
 }
@@ -53,11 +55,14 @@ impl ApiServer {
         if !version.is_empty() && version != "0" {
             return Err(StatusError::internal_error("resourceVersion should not be set on objects to be created"));
         }
-        self.created_count += 1;
+        let number = self.created_count + 1;
+        if !context.is_dry_run {
+            self.created_count = number;
+        }
         metadata::prepare_for_create(&mut object);
-        let name = identity::resolve_name(kind, &mut object, self.created_count)?;
+        let name = identity::resolve_name(kind, &mut object, number)?;
         let metadata = object_meta::metadata_mut(&mut object);
-        metadata.insert("uid".into(), identity::uid(self.created_count, self.uid_rng.as_ref()).into());
+        metadata.insert("uid".into(), identity::uid(number, self.uid_rng.as_ref()).into());
         metadata.insert("creationTimestamp".into(), rfc3339_seconds(now).into());
         if kind.namespaced {
             metadata.insert("namespace".into(), namespace.into());
@@ -79,6 +84,9 @@ impl ApiServer {
         let key = store::object_key(namespace, &name);
         if self.store.get(kind, &key).is_some() {
             return Err(StatusError::already_exists(kind, &name));
+        }
+        if context.is_dry_run {
+            return Ok(StoredObject::new(object));
         }
         let stored = self.store.put(now, kind, key.clone(), object);
         self.managed_fields.record_write(kind, &key, context.manager.clone(), None, stored.object.clone());
