@@ -2,6 +2,7 @@
 
 mod report;
 mod source;
+mod suites;
 
 use std::path::Path;
 use std::process::Command;
@@ -12,54 +13,10 @@ use sluice_testkit::{TestEnv, TestEnvOptions};
 use crate::Failure;
 use report::DOCUMENT;
 use source::Source;
+use suites::{SUITES, Suite};
 
 /// Seconds after which a suite is stopped.
 const TIMEOUT: &str = "3000";
-
-/// A suite of specs, or those that share one configuration of the manager.
-struct Suite {
-    name: &'static str,
-    /// Folder below Kueue's `test/integration/singlecluster`.
-    folder: &'static str,
-    /// Regular expression that selects specs.
-    focus: &'static str,
-    /// Fields of the manager's configuration.
-    configuration: &'static str,
-}
-
-/// The configurations are those that the specs give to Kueue's manager.
-const SUITES: &[Suite] = &[
-    Suite { name: "webhook", folder: "webhook/core", focus: "", configuration: "" },
-    Suite {
-        name: "scheduler",
-        folder: "scheduler",
-        focus: "",
-        configuration: "resources: {transformations: [{input: kueue.x-k8s.io/cpu, strategy: Replace, outputs: {cpu: 2}}]}",
-    },
-    Suite {
-        name: "transformations",
-        folder: "scheduler/resourcetransformations",
-        focus: "should transform|should handle multiple",
-        configuration: "\
-resources:
-  transformations:
-  - {input: nvidia.com/mig-1g.5gb, strategy: Replace, outputs: {example.com/accelerator-memory: 5Ki, example.com/credits: 10}}
-  - {input: nvidia.com/gpucores, strategy: Replace, multiplyBy: nvidia.com/gpu, outputs: {nvidia.com/total-gpucores: 1}}
-  - {input: nvidia.com/gpumem, strategy: Replace, multiplyBy: nvidia.com/gpu, outputs: {nvidia.com/total-gpumem: 1}}",
-    },
-    Suite {
-        name: "credits",
-        folder: "scheduler/resourcetransformations",
-        focus: "Retain CPU",
-        configuration: "resources: {transformations: [{input: cpu, strategy: Retain, outputs: {cpu_credits: 1}}]}",
-    },
-    Suite {
-        name: "exclusions",
-        folder: "scheduler/excluderesources",
-        focus: "SchedulerWithExcludeResourcePrefixes",
-        configuration: "resources: {excludeResourcePrefixes: [networking.example.com/, storage.example.com/]}",
-    },
-];
 
 /// Runs the named suites, or all. Returns every spec whose result differs from the document.
 ///
@@ -97,7 +54,8 @@ impl Suite {
                 &format!("--webhook-bind-address=127.0.0.1:{port}"),
             ])
             .await;
-        let report = env.dir.join("report.json");
+        let report = source.results(&format!("{}.json", self.name))?;
+        let log = source.results(&format!("{}.log", self.name))?;
         let status = Command::new("timeout")
             .arg(TIMEOUT)
             .arg(binary)
@@ -105,12 +63,18 @@ impl Suite {
             .arg(format!("--ginkgo.json-report={}", report.display()))
             .current_dir(source.folder(self.folder))
             .env("KUBECONFIG", &env.kubeconfig)
-            .stdout(std::fs::File::create(env.dir.join("specs.log"))?)
+            .stdout(std::fs::File::create(&log)?)
             .status()?;
         manager.terminate().await;
         let results = report::read(&report).map_err(|error| format!("{}: {status}: {error}", self.name))?;
         let passed = results.values().filter(|passed| **passed).count();
-        println!("{}: {passed} of {} specs of Kueue {} passed", self.name, results.len(), source::VERSION);
+        let total = results.len();
+        println!(
+            "{}: {passed} of {total} specs of Kueue {} passed; log: {}",
+            self.name,
+            source::VERSION,
+            log.display()
+        );
         Ok(report::differences(self.name, &results, document))
     }
 }

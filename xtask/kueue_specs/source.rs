@@ -19,29 +19,36 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Downloads the module of Kueue and copies it into a folder of `cache`, unless it is there.
+    /// Downloads the module of Kueue and copies it into a folder of `cache`. Go's own cache makes
+    /// later builds quick.
     ///
     /// # Errors
     /// If Go cannot download it, or it differs from what the changes expect.
     pub(super) fn prepare(cache: &Path) -> Result<Self, Failure> {
-        let root = cache.join(format!("kueue-{VERSION}"));
-        if !root.is_dir() {
-            let module = format!("sigs.k8s.io/kueue@{VERSION}");
-            let downloaded = output(Command::new("go").args(["mod", "download", "-json", &module]))?;
-            let downloaded: Value = serde_json::from_str(&downloaded)?;
-            let original = downloaded["Dir"].as_str().ok_or("go mod download names no directory")?;
-            let incomplete = cache.join(format!("kueue-{VERSION}.incomplete"));
-            output(Command::new("rm").arg("-rf").arg(&incomplete))?;
-            output(Command::new("cp").args(["-r", "--no-preserve=mode", original]).arg(&incomplete))?;
-            use_existing_manager(&incomplete)?;
-            std::fs::rename(&incomplete, &root)?;
-        }
+        let module = format!("sigs.k8s.io/kueue@{VERSION}");
+        let downloaded = output(Command::new("go").args(["mod", "download", "-json", &module]))?;
+        let downloaded: Value = serde_json::from_str(&downloaded)?;
+        let original = downloaded["Dir"].as_str().ok_or("go mod download names no directory")?;
+        let root = cache.join("kueue");
+        output(Command::new("rm").arg("-rf").arg(&root))?;
+        output(Command::new("cp").args(["-r", "--no-preserve=mode", original]).arg(&root))?;
+        use_existing_manager(&root)?;
         Ok(Self { root })
     }
 
     /// Returns the folder of a suite, which its test binary has to run in.
     pub(super) fn folder(&self, suite: &str) -> PathBuf {
         self.root.join(SPECS).join(suite)
+    }
+
+    /// Returns the path of a file with results of this run.
+    ///
+    /// # Errors
+    /// If its folder cannot be created.
+    pub(super) fn results(&self, file: &str) -> Result<PathBuf, Failure> {
+        let folder = self.root.join("results");
+        std::fs::create_dir_all(&folder)?;
+        Ok(folder.join(file))
     }
 
     /// Returns a folder with the CRDs of Kueue that `own` has none for.
@@ -66,14 +73,17 @@ impl Source {
     /// If it does not compile.
     pub(super) fn build(&self, suite: &str) -> Result<PathBuf, Failure> {
         let binary = self.root.join(format!("{}.test", suite.replace('/', "-")));
+        if binary.is_file() {
+            return Ok(binary);
+        }
         let package = format!("./{SPECS}/{suite}");
         output(Command::new("go").args(["test", "-c", "-o"]).arg(&binary).arg(package).current_dir(&self.root))?;
         Ok(binary)
     }
 }
 
-/// Changes the specs: they connect to the control plane of `KUBECONFIG`, start no manager, and do
-/// not look at counters inside its process.
+/// Changes the specs: they connect to the control plane of `KUBECONFIG`, start no manager, and wait
+/// a moment where they would read a counter inside its process.
 fn use_existing_manager(root: &Path) -> Result<(), Failure> {
     let framework = root.join("test/integration/framework/framework.go");
     let text = std::fs::read_to_string(&framework)?;
@@ -83,7 +93,7 @@ fn use_existing_manager(root: &Path) -> Result<(), Failure> {
     let rest = r#""k8s.io/client-go/rest""#;
     let text = replace(&text, rest, &format!("{rest}\n\t\"k8s.io/client-go/tools/clientcmd\""))?;
     let text = replace(&text, "err := f.testEnv.Stop()", "var err error")?;
-    let text = return_at_once(&text, "func (f *Framework) StartManager(")?;
+    let text = return_from(&text, "func (f *Framework) StartManager(", "")?;
     std::fs::write(framework, text)?;
 
     let metrics = root.join("test/util/metrics.go");
@@ -91,18 +101,22 @@ fn use_existing_manager(root: &Path) -> Result<(), Failure> {
     let functions: Vec<String> =
         text.lines().filter(|line| line.to_lowercase().starts_with("func expect")).map(str::to_owned).collect();
     for function in functions {
-        text = return_at_once(&text, &function)?;
+        text = return_from(&text, &function, WAIT)?;
     }
     Ok(std::fs::write(metrics, text)?)
 }
 
-/// Makes a function return at once. Its code stays reachable for the compiler, which would reject
-/// unused imports.
-fn return_at_once(text: &str, start: &str) -> Result<String, Failure> {
+/// What a helper does in place of reading a counter: specs rely on it to wait until the manager has
+/// seen what they have just created.
+const WAIT: &str = "time.Sleep(500 * time.Millisecond)";
+
+/// Makes a function execute `statement` and return. Its code stays reachable for the compiler, which
+/// would reject unused imports.
+fn return_from(text: &str, start: &str, statement: &str) -> Result<String, Failure> {
     let at = text.find(start).ok_or_else(|| format!("Kueue {VERSION} has no `{start}`"))?;
     let body = text[at..].find("{\n").ok_or_else(|| format!("`{start}` of Kueue {VERSION} has no body"))?;
     let (before, after) = text.split_at(at + body + 2);
-    Ok(format!("{before}\tif true {{\n\t\treturn\n\t}}\n{after}"))
+    Ok(format!("{before}\tif true {{\n\t\t{statement}\n\t\treturn\n\t}}\n{after}"))
 }
 
 fn replace(text: &str, from: &str, to: &str) -> Result<String, Failure> {
