@@ -13,6 +13,7 @@ pub mod quantity;
 pub mod raw_json;
 pub mod ray;
 pub mod selector;
+pub mod toleration;
 
 pub use decode_error::DecodeError;
 

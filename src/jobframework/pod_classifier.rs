@@ -21,6 +21,7 @@ use super::types::PodKind;
 use sluice_api::kueue::{Workload, names};
 use sluice_api::quantity::Exact;
 use sluice_api::ray::names::GROUP_LABEL;
+use sluice_api::toleration;
 
 /// Pod templates recorded in the slices of a job, which its older pods may come from.
 #[derive(Debug, Default)]
@@ -173,7 +174,7 @@ fn mismatch_score(template: &PodSpec, pod: &PodSpec) -> Option<usize> {
     let (expected, actual) = (tolerated(template), tolerated(pod));
     expected
         .iter()
-        .all(|expected| actual.contains(expected))
+        .all(|expected| actual.iter().any(|actual| toleration::is_same(actual, expected)))
         .then(|| more + actual.len().saturating_sub(expected.len()))
 }
 
@@ -321,6 +322,15 @@ mod tests {
             usize::from(gpus.is_none()),
             "the template of an unknown kind is recorded"
         );
+    }
+
+    #[test]
+    fn toleration_in_another_notation_matches_the_template() {
+        let template = with(worker(2), "/tolerations", json!([{"key": "gpu", "value": "a"}]));
+        let made = with(admitted(2), "/tolerations", json!([{"key": "gpu", "operator": "Equal", "value": "a"}]));
+        let (groups, templates) = (groups(&template), KnownTemplates::default());
+
+        assert_eq!(PodClassifier::new(&groups, &templates).classify(&pod(&made, None)).shape, shape(&template));
     }
 
     /// A template with fewer requests matches part of a pod that was created from one with more.

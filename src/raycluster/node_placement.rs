@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{PodSpec, Toleration};
+use sluice_api::toleration;
 
 /// Node labels and tolerations that a pod gets from its assigned flavors (Kueue 0.19
 /// `pkg/podset/podset.go`).
@@ -20,11 +21,11 @@ impl NodePlacement {
         if !self.node_labels.is_empty() {
             pod.node_selector.get_or_insert_default().extend(self.node_labels.clone());
         }
-        let tolerations =
-            self.tolerations.iter().filter(|new| !pod.tolerations.iter().flatten().any(|old| old == *new));
-        let missing: Vec<Toleration> = tolerations.cloned().collect();
-        if !missing.is_empty() {
-            pod.tolerations.get_or_insert_default().extend(missing);
+        for added in &self.tolerations {
+            // The API server rejects the update of a pod if a webhook then merges two that mean the same.
+            if !pod.tolerations.iter().flatten().any(|own| toleration::is_same(own, added)) {
+                pod.tolerations.get_or_insert_default().push(added.clone());
+            }
         }
     }
 }
@@ -53,5 +54,21 @@ mod tests {
         let selector = [("accelerator".to_owned(), "h100".to_owned()), ("zone".to_owned(), "a".to_owned())];
         assert_eq!(pod.node_selector, Some(selector.into()));
         assert_eq!(pod.tolerations, Some(vec![own, gpu]));
+    }
+
+    #[test]
+    fn toleration_in_another_notation_is_not_added_twice() {
+        // Given a pod and two flavors that tolerate the same taint, in two notations,
+        let implicit = Toleration { key: Some("gpu".into()), value: Some("a".into()), ..Toleration::default() };
+        let explicit = Toleration { operator: Some("Equal".into()), ..implicit.clone() };
+        let placement =
+            NodePlacement { tolerations: vec![explicit.clone(), implicit.clone()], ..NodePlacement::default() };
+        let mut own = PodSpec { tolerations: Some(vec![implicit.clone()]), ..PodSpec::default() };
+        let mut none = PodSpec::default();
+
+        // when the flavors are assigned, then it tolerates the taint once, as the user or else the first flavor says.
+        placement.apply_to(&mut own);
+        placement.apply_to(&mut none);
+        assert_eq!((own.tolerations, none.tolerations), (Some(vec![implicit]), Some(vec![explicit])));
     }
 }
