@@ -108,11 +108,13 @@ fn delete_finished(slices: &[Slice<'_>], plan: &mut Plan) {
     }
 }
 
-/// Shrinks the slices of a job that should not run, as its pods terminate, and requests nothing.
+/// Shrinks the slices of a job that should not run, as its pods terminate, and requests nothing. A
+/// deactivated slice stays, so that the job is still deactivated when it should run again (kueue
+/// v0.19.2 `pkg/controller/jobframework/reconciler.go`, `prepareWorkload`).
 fn scale_to_zero(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
     let wanted = request.demand;
     let newest = newest_holder(slices).map(|newest| newest.record.sequence);
-    for slice in slices {
+    for slice in slices.iter().filter(|slice| slice.workload.spec.active != Some(false)) {
         match slice.phase {
             SlicePhase::Pending => plan.write(Write::delete(slice.workload)),
             // An older slice stays unchanged until it is finished as replaced.

@@ -1,5 +1,6 @@
 //! Queued batch/v1 Jobs.
 
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
@@ -11,7 +12,7 @@ use sluice_queue::Settings;
 
 /// Creates a Job with pods of 1 CPU each. It has a queue name but is not suspended, as without the
 /// webhook.
-fn put_job(plane: &mut ControlPlane, name: &str, class: &str, spec: Value) {
+pub(super) fn put_job(plane: &mut ControlPlane, name: &str, class: &str, spec: Value) {
     let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
     let mut object = json!({"metadata": job_metadata(name, class), "spec": {
         "template": {"spec": {"restartPolicy": "Never", "containers": [container]}},
@@ -246,6 +247,33 @@ fn job_with_an_invalid_annotation_reports_it() {
     let why = plane.pending_message("Job", "sum");
     assert!(why.contains("\"4\" is not a number of pods between 1 and 3"), "{why}");
     assert_eq!(plane.running_and_gated("sum"), (0, 0));
+}
+
+#[rstest]
+#[case::that_grows(&[3])]
+#[case::that_shrinks(&[1])]
+#[case::that_is_scaled_to_zero_and_back(&[0, 2])]
+fn edit_of_a_job_does_not_reactivate_its_workload(#[case] parallelism: &[u32], #[values(0, 10)] seconds_before: i64) {
+    // Given a running Job whose Workload a user deactivates,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
+    plane.advance(10);
+    let name = plane.workload("sum").metadata.name;
+    plane.apply("Workload", json!({"metadata": {"name": name}, "spec": {"active": false}}));
+    plane.advance(seconds_before);
+
+    // when the Job is edited, then it stays deactivated,
+    for pods in parallelism {
+        plane.apply("Job", json!({"metadata": {"name": "sum"}, "spec": {"parallelism": pods}}));
+        plane.advance(60);
+        assert_eq!((plane.running_and_gated("sum"), plane.workload("sum").spec.active), ((0, 0), Some(false)));
+    }
+
+    // and reactivated it runs as edited.
+    let name = plane.workload("sum").metadata.name;
+    plane.apply("Workload", json!({"metadata": {"name": name}, "spec": {"active": true}}));
+    plane.advance(60);
+    assert_eq!(plane.running_and_gated("sum").0, parallelism.last().map_or(0, |pods| *pods as usize));
 }
 
 #[test]
