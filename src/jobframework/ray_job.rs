@@ -224,13 +224,16 @@ impl RayJobRequirements {
 
     /// Returns the desired pod groups of a RayJob: those of its RayCluster, `cluster`, while it is
     /// not suspended (otherwise those of its spec), and the submitter pod until the `submitter` Job
-    /// has finished.
+    /// has finished. For an invalid RayJob, KubeRay creates nothing; a cluster that exists runs on.
     pub fn groups(
         &self,
         job: &RayJob,
         cluster: Option<Arc<PodGroupDemands>>,
         submitter: Option<&BatchJob>,
     ) -> Arc<PodGroupDemands> {
+        if deployment_status(job) == Some(VALIDATION_FAILED) {
+            return cluster.unwrap_or_else(|| Arc::new(Ok(Vec::new())));
+        }
         let cluster = cluster.filter(|_| !is_suspended(job)).unwrap_or_else(|| self.cluster.clone());
         if submitter.is_some_and(batch_job::is_finished) {
             return cluster;
@@ -386,6 +389,21 @@ mod tests {
         let cluster = || Some(Arc::new(Ok(Vec::new())));
         assert_eq!(wanted(&needs.groups(&running, cluster(), None)), [("submitter", 1)]);
         assert_eq!(wanted(&needs.groups(&waiting, cluster(), None)), [("head", 1), ("small", 2), ("submitter", 1)]);
+    }
+
+    #[rstest]
+    #[case::before_its_cluster(false, &[])]
+    #[case::with_a_cluster(true, &[("head", 1), ("small", 2)])]
+    fn invalid_ray_job_requests_only_the_cluster_that_exists(
+        #[case] has_cluster: bool,
+        #[case] expected: &[(&str, u32)],
+    ) {
+        let mut job = ray_job(json!({"suspend": true}));
+        let needs = RayJobRequirements::from_spec(&job);
+        let cluster = has_cluster.then(|| needs.cluster.clone());
+        job.status = serde_json::from_value(json!({"jobDeploymentStatus": "ValidationFailed"})).expect("a status");
+
+        assert_eq!(wanted(&needs.groups(&job, cluster, None)), expected);
     }
 
     #[rstest]

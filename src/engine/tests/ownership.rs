@@ -10,7 +10,7 @@ use sluice_api::kueue::names::QUEUE_NAME_LABEL;
 use sluice_queue::Settings;
 
 /// Owner reference of an object.
-struct Reference {
+pub(super) struct Reference {
     api_version: &'static str,
     kind: &'static str,
     name: &'static str,
@@ -26,7 +26,7 @@ const fn reference(api_version: &'static str, kind: &'static str, name: &'static
 const STRANGER: Reference = reference("v1", "ConfigMap", "pipeline");
 const SERVICE: Reference = reference("ray.io/v1", "RayService", "chat");
 const UNQUEUED_SERVICE: Reference = reference("ray.io/v1", "RayService", "free");
-const RAY_JOB: Reference = reference("ray.io/v1", "RayJob", "train");
+pub(super) const RAY_JOB: Reference = reference("ray.io/v1", "RayJob", "train");
 const CLUSTER: Reference = reference("ray.io/v1", "RayCluster", "other");
 
 /// Creates a control plane without quota, with the objects that references name.
@@ -54,7 +54,7 @@ fn owner_references(plane: &ControlPlane, owner: Option<&Reference>) -> Value {
 }
 
 /// Creates an object in the queue, with an owner.
-fn put_owned(plane: &mut ControlPlane, kind: &str, name: &str, owner: Option<&Reference>) {
+pub(super) fn put_owned(plane: &mut ControlPlane, kind: &str, name: &str, owner: Option<&Reference>) {
     let mut metadata = job_metadata(name, "low");
     metadata["ownerReferences"] = owner_references(plane, owner);
     let pod =
@@ -180,7 +180,7 @@ fn cluster_is_queued_by_its_own_label_once_its_owner_leaves_the_queue() {
 }
 
 /// Creates a control plane with quota for the cluster of a RayJob, which KubeRay runs.
-fn plane_with_ray_job() -> ControlPlane {
+pub(super) fn plane_with_ray_job() -> ControlPlane {
     let mut plane = control_plane(Settings::default(), "3").with_external_ray_operator();
     let spec = json!({
         "entrypoint": "true", "shutdownAfterJobFinishes": true, "submissionMode": "HTTPMode", "suspend": true,

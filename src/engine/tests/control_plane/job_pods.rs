@@ -33,7 +33,8 @@ impl ControlPlane {
         (running.len(), gated.len())
     }
 
-    fn pods_of_job(&self, job: &str) -> impl Iterator<Item = &Value> {
+    /// Iterates over the pods of a Job.
+    pub(in crate::tests) fn pods_of_job(&self, job: &str) -> impl Iterator<Item = &Value> {
         self.of_kind("Pod").filter(move |pod| pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] == job)
     }
 }
