@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::fixture::{Cluster, group, object_key, timestamp};
+use super::fixture::{Cluster, edit_pod_spec, group, object_key, timestamp};
 use crate::{Decision, DecisionTarget, Input, PendingCause, PendingReason};
 use sluice_api::kueue::names;
 
@@ -172,6 +172,26 @@ fn untolerated_taint_excludes_flavor_until_it_is_removed() {
 
     cluster.put_flavor("tainted");
     assert_eq!(cluster.run_until_stable(), ["b"]);
+}
+
+#[rstest]
+#[case::labels(json!({"nodeLabels": {"pool": "a100"}}), json!({"nodeLabels": {"pool": "h100"}}))]
+#[case::tolerations(
+    json!({"nodeTaints": [{"key": "gpu", "effect": "NoSchedule"}]}),
+    json!({"nodeTaints": [{"key": "gpu", "effect": "NoSchedule"}], "tolerations": [{"key": "gpu", "operator": "Exists"}]})
+)]
+fn workload_that_matched_no_flavor_is_retried_when_its_flavor_changes(#[case] before: Value, #[case] after: Value) {
+    // Given a workload that the only flavor doesn't match,
+    let mut cluster = Cluster::with_cpu("4");
+    cluster.put_flavor_with("default", before);
+    let mut workload = cluster.workload("a", &[("main", 1, json!({"cpu": "2"}))]);
+    edit_pod_spec(&mut workload.spec.pod_sets[0], |spec| spec["nodeSelector"] = json!({"pool": "h100"}));
+    cluster.put(workload);
+    assert!(cluster.run_until_stable().is_empty());
+
+    // when the flavor is edited and matches, then it is admitted.
+    cluster.put_flavor_with("default", after);
+    assert_eq!(cluster.run_until_stable(), ["a"]);
 }
 
 #[test]
