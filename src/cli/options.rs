@@ -174,6 +174,7 @@ impl ManagerOptions {
             decision_log: self.decision_log,
             scheduler: file.queue,
             managed_jobs: file.managed_jobs,
+            retention: file.retention,
             operator_config: operator_config(self.enable_zero_downtime, self.enable_random_pod_delete, |name| {
                 std::env::var(name).ok()
             }),

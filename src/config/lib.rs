@@ -20,6 +20,7 @@ pub use field_error::{FieldError, FieldErrorKind};
 use field_reader::FieldReader;
 
 use sluice_jobframework::managed::{ManagedJobsPolicy, NAMESPACE_NAME_LABEL, SYSTEM_NAMESPACES, all_namespaces_except};
+use sluice_jobframework::retention::RetentionPolicy;
 use sluice_queue::Settings;
 use sluice_queue::settings::{
     FairSharing, PreemptionStrategy, Requeuing, RequeuingTimestamp, ResourceRules, Transformation,
@@ -37,6 +38,8 @@ pub struct Configuration {
     pub queue: Settings,
     /// Selection of the jobs to manage.
     pub managed_jobs: ManagedJobsPolicy,
+    /// Times after which finished Workloads and deactivated jobs are deleted.
+    pub retention: RetentionPolicy,
     /// Address of the metrics endpoint, as `[HOST]:PORT`, or `0` to disable it. None if the file
     /// does not set it.
     pub metrics_bind_address: Option<String>,
@@ -86,6 +89,7 @@ impl Configuration {
         let configuration = Self {
             queue: scheduler_settings(&root),
             managed_jobs: managed_jobs(&root, &mut not_acted_on),
+            retention: retention(&root.field("objectRetentionPolicies").field("workloads")),
             metrics_bind_address: root.field("metrics").field("bindAddress").string(),
             health_probe_bind_address: root.field("health").field("healthProbeBindAddress").string(),
             webhook_bind_address: webhook_bind_address(&root),
@@ -179,6 +183,13 @@ fn fair_sharing(reader: &FieldReader<'_>) -> Option<FairSharing> {
         );
     }
     Some(FairSharing { strategies })
+}
+
+fn retention(reader: &FieldReader<'_>) -> RetentionPolicy {
+    RetentionPolicy {
+        after_finished: reader.field("afterFinished").duration(),
+        after_deactivated_by_kueue: reader.field("afterDeactivatedByKueue").duration(),
+    }
 }
 
 /// Unlike in Kueue 0.19, disabled if the section is absent: an upgrade whose pods start slowly

@@ -175,7 +175,7 @@ const CONFIGURATION: FieldSchema = Fields(&[
     ("featureGates", AnyKey(&["DisableWaitForPodsReady"])),
     (
         "objectRetentionPolicies",
-        Fields(&[("workloads", Fields(&[("afterFinished", Unsupported), ("afterDeactivatedByKueue", Unsupported)]))]),
+        Fields(&[("workloads", Fields(&[("afterFinished", Supported), ("afterDeactivatedByKueue", Supported)]))]),
     ),
     ("visibilityServer", Fields(&[("bindAddress", Unsupported), ("bindPort", Unsupported)])),
 ]);

@@ -86,6 +86,24 @@ fn requeuing_strategy_is_parsed() {
 }
 
 #[rstest]
+#[case::no_section("", None, None)]
+#[case::null("objectRetentionPolicies: {workloads: null}", None, None)]
+#[case::finished("objectRetentionPolicies: {workloads: {afterFinished: 1h30m}}", Some(5400), None)]
+#[case::immediately("objectRetentionPolicies: {workloads: {afterFinished: 0s}}", Some(0), None)]
+#[case::deactivated("objectRetentionPolicies: {workloads: {afterDeactivatedByKueue: 10m}}", None, Some(600))]
+fn retention_is_unlimited_unless_a_duration_is_set(
+    #[case] body: &str,
+    #[case] finished: Option<i64>,
+    #[case] deactivated: Option<i64>,
+) {
+    let file = read(body).expect("a valid file");
+
+    assert_eq!(file.retention.after_finished, finished.map(SignedDuration::from_secs));
+    assert_eq!(file.retention.after_deactivated_by_kueue, deactivated.map(SignedDuration::from_secs));
+    assert!(file.unsupported_fields.is_empty(), "{:?}", file.unsupported_fields);
+}
+
+#[rstest]
 #[case("[LessThanInitialShare]", vec![PreemptionStrategy::LessThanInitialShare])]
 #[case("[LessThanOrEqualToFinalShare, LessThanInitialShare]", FairSharing::default().strategies)]
 fn fair_sharing_section_enables_fair_sharing(#[case] list: &str, #[case] strategies: Vec<PreemptionStrategy>) {
@@ -214,6 +232,14 @@ leaderElection: {leaderElect: false, resourceName: x}",
 #[case::negative(
     "waitForPodsReady: {timeout: -5m}",
     "waitForPodsReady.timeout: \"-5m\": must be a non-negative duration"
+)]
+#[case::negative_retention(
+    "objectRetentionPolicies: {workloads: {afterFinished: -1s}}",
+    "objectRetentionPolicies.workloads.afterFinished: \"-1s\": must be a non-negative duration like 5m or 1h30m"
+)]
+#[case::retention_without_a_unit(
+    "objectRetentionPolicies: {workloads: {afterDeactivatedByKueue: 60}}",
+    "objectRetentionPolicies.workloads.afterDeactivatedByKueue: 60: must be a non-negative duration like 5m or 1h30m"
 )]
 #[case::no_unit("waitForPodsReady: {timeout: 5}", "waitForPodsReady.timeout: 5: must be a non-negative duration")]
 #[case::selector_of_everything(

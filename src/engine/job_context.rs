@@ -195,6 +195,7 @@ impl Engine {
             creates_pods,
             consecutive_failures: failures,
             reports_pods_ready: self.queue_adapter.tracks_pods_ready(),
+            retention: self.retention,
             now,
         })
     }

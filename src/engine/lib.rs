@@ -21,6 +21,7 @@ mod priorities;
 mod queue_adapter;
 mod ray_jobs;
 mod recreate;
+mod retention;
 mod slice_changes;
 mod spec_cache;
 pub mod store;
@@ -45,6 +46,7 @@ use pod_dry_runs::PodDryRuns;
 use queue_adapter::QueueAdapter;
 use slice_changes::PlannedSliceChanges;
 use sluice_jobframework::managed::ManagedJobsPolicy;
+use sluice_jobframework::retention::RetentionPolicy;
 use sluice_plan::ObjectKey;
 use sluice_plan::ServeReply;
 use sluice_plan::{EventRecord, Plan, PodDryRun, PodDryRunId, ServeCall, Write};
@@ -182,6 +184,8 @@ pub struct Engine {
     components: Components,
     /// Selects the jobs to manage.
     managed_jobs_policy: ManagedJobsPolicy,
+    /// Times after which finished Workloads and deactivated jobs are deleted.
+    retention: RetentionPolicy,
     operator_config: OperatorConfig,
     cluster_state: ClusterState,
     spec_cache: SpecCache,
@@ -211,6 +215,7 @@ impl Engine {
         Self {
             components,
             managed_jobs_policy: ManagedJobsPolicy::default(),
+            retention: RetentionPolicy::default(),
             operator_config: OperatorConfig::default(),
             cluster_state: ClusterState::default(),
             spec_cache: SpecCache::default(),
@@ -232,6 +237,13 @@ impl Engine {
     #[must_use]
     pub fn with_managed_jobs(mut self, rules: ManagedJobsPolicy) -> Self {
         self.managed_jobs_policy = rules;
+        self
+    }
+
+    /// Replaces the retention policy, [`RetentionPolicy::default`].
+    #[must_use]
+    pub fn with_retention(mut self, retention: RetentionPolicy) -> Self {
+        self.retention = retention;
         self
     }
 

@@ -23,7 +23,7 @@ use sluice_jobframework::slices;
 use sluice_plan::{ObjectKey, ObjectRef, Plan, Write};
 
 /// Job that an orphaned Workload belongs to.
-struct AdoptiveJob {
+pub(super) struct AdoptiveJob {
     reference: ObjectRef,
     uid: String,
     is_terminating: bool,
@@ -72,7 +72,7 @@ impl Engine {
 
     /// Returns the existing job that an orphaned Workload belongs to: its only member if that is a
     /// job itself, else the one that its label names.
-    fn adoptive_job(&self, workload: &Workload, record: &SliceRecord) -> Option<AdoptiveJob> {
+    pub(super) fn adoptive_job(&self, workload: &Workload, record: &SliceRecord) -> Option<AdoptiveJob> {
         let namespace = workload.namespace().unwrap_or_default();
         if let [member] = record.members.as_slice()
             && let Some(job) = self.member_as_job(&namespace, member)

@@ -27,6 +27,21 @@ pub(super) fn owning_job_key(workload: &Workload) -> Option<JobKey> {
     JobKey::of_kind(&owner.kind, ObjectKey::new(workload.namespace().unwrap_or_default(), owner.name.clone()))
 }
 
+/// Reports whether the job that controls a Workload exists.
+pub(super) fn owning_job_exists(state: &ClusterState, workload: &Workload) -> bool {
+    match owning_job_key(workload) {
+        Some(JobKey::RayService(key)) => controls(state.ray_services.get(&key), workload),
+        Some(JobKey::RayCluster(key)) => controls(state.ray_clusters.get(&key), workload),
+        Some(JobKey::RayJob(key)) => controls(state.ray_jobs.get(&key), workload),
+        Some(JobKey::BatchJob(key)) => controls(state.batch_jobs.get(&key), workload),
+        None => false,
+    }
+}
+
+fn controls<O: Resource<DynamicType = ()>>(owner: Option<&Arc<O>>, workload: &Workload) -> bool {
+    owner.is_some_and(|owner| is_controlled_by(workload, owner.as_ref()))
+}
+
 /// Returns the key of the controlling owner of this kind.
 pub(super) fn controller_key<K: Resource>(object: &K, kind: &str) -> Option<ObjectKey> {
     let owner = cluster_state::controller_reference(object, kind)?;

@@ -102,6 +102,9 @@ impl Engine {
             if let Some(plan) = self.plan_orphaned_workload(workload, now) {
                 return plan;
             }
+            if let Some(plan) = self.plan_finished_workload(workload, now) {
+                return plan;
+            }
             if let Some(write) = priorities::sync_priority(&self.cluster_state, workload) {
                 // The priority orders the queue, so it is written before a decision.
                 return Plan { writes: vec![write], ..Plan::default() };

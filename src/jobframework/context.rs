@@ -10,6 +10,7 @@ use sluice_raycluster::NodePlacement;
 use super::demand_error::DemandError;
 use super::generic_job::GenericJob;
 use super::managed::ManagementState;
+use super::retention::RetentionPolicy;
 use super::types::{Member, Priority};
 
 /// State that [`plan`](crate::plan) reconciles one job from.
@@ -40,6 +41,8 @@ pub struct ReconcileContext<'a> {
     /// True if slices carry the condition PodsReady. It costs two writes per slice, so it is set
     /// only if the queue acts on it (as in kueue v0.19.2).
     pub reports_pods_ready: bool,
+    /// Times after which finished Workloads and deactivated jobs are deleted.
+    pub retention: RetentionPolicy,
     /// Current time.
     pub now: Timestamp,
 }

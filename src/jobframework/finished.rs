@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 
 use super::context::ReconcileContext;
-use super::slice_lifecycle;
 use super::slices::{self, SlicePhase};
 use super::types::JobResult;
+use super::{retention, slice_lifecycle};
 use sluice_api::kueue::Workload;
 use sluice_api::kueue::names::finished_reason;
 use sluice_plan::Plan;
@@ -25,7 +25,8 @@ pub(super) fn plan(context: &ReconcileContext<'_>, finish: &JobResult) -> Plan {
     let mut plan = Plan::default();
     let has_pods = context.job.members().iter().any(|member| !member.live_pods.is_empty());
     let reason = if finish.succeeded { finished_reason::SUCCEEDED } else { finished_reason::FAILED };
-    for slice in slices::slices_of(context.workloads.iter().copied()) {
+    let slices = slices::slices_of(context.workloads.iter().copied());
+    for slice in &slices {
         let is_over = match slice.phase {
             SlicePhase::Pending => true,
             SlicePhase::Admitted | SlicePhase::Evicted => !has_pods,
@@ -35,5 +36,6 @@ pub(super) fn plan(context: &ReconcileContext<'_>, finish: &JobResult) -> Plan {
             plan.write(slice_lifecycle::finish_slice(slice.workload, reason, finish.message.clone(), context.now));
         }
     }
+    retention::delete_finished_slices(context, &slices, &mut plan);
     plan
 }

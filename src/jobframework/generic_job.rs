@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::{Resource, ResourceExt};
 use serde::Serialize;
 use sluice_api::kueue::names;
-use sluice_plan::{EventRecord, ObjectRef, Write};
+use sluice_plan::{EventRecord, ObjectRef, Write, WriteOp};
 
 use super::slice_record::MemberShare;
 use super::types::{Gate, JobResult, Member, PodAssignment};
@@ -86,6 +86,12 @@ pub trait GenericJob {
 }
 
 impl dyn GenericJob + '_ {
+    /// Deletes the job, and its dependents in the background.
+    pub fn delete(&self) -> Write {
+        let uid = self.meta().uid.clone().unwrap_or_default();
+        Write::new(self.reference(), WriteOp::Delete { uid, foreground: false })
+    }
+
     /// Returns a Normal Event about the job.
     pub fn event(&self, reason: &str, message: &str) -> EventRecord {
         EventRecord {

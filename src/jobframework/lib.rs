@@ -29,6 +29,7 @@ pub mod ray_job;
 pub mod ray_service;
 pub mod readiness;
 mod replacement;
+pub mod retention;
 mod scale_up_steps;
 pub mod shape;
 mod slice_lifecycle;
@@ -77,6 +78,7 @@ pub fn plan(context: &ReconcileContext<'_>) -> Plan {
     ungate::plan(context, &members, slices::covering(&slices), &mut plan);
     release_evicted(context, &slices, &members, &mut plan);
     readiness::plan(context, &slices, &members, &mut plan);
+    retention::delete_deactivated_job(context, &slices, &mut plan);
     match outcome {
         Ok(feasibility) => conditions::plan(context, &slices, &members, &feasibility, &mut plan),
         Err(problem) => conditions::misconfigured(context, &slices, &problem, &mut plan),

@@ -8,6 +8,7 @@ mod flavor_split;
 mod partial_preemption;
 mod pod_shapes;
 mod readiness;
+mod retention;
 mod upgrade_feasibility;
 
 use std::collections::BTreeMap;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use sluice_engine::OperatorConfig;
 use sluice_jobframework::managed::ManagedJobsPolicy;
+use sluice_jobframework::retention::RetentionPolicy;
 use sluice_queue as queue;
 
 /// Configuration of the manager, with defaults applied.
@@ -34,6 +35,8 @@ pub struct ManagerConfig {
     pub scheduler: queue::Settings,
     /// Policy that selects the jobs to manage.
     pub managed_jobs: ManagedJobsPolicy,
+    /// Times after which finished Workloads and deactivated jobs are deleted.
+    pub retention: RetentionPolicy,
     /// Operator defaults for settings that a RayService or RayCluster leaves unset.
     pub operator_config: OperatorConfig,
 }

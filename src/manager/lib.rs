@@ -192,6 +192,7 @@ impl Manager {
         let engine = Engine::new(components, config.scheduler.clone(), scopes, tokens);
         let mut engine = engine
             .with_managed_jobs(config.managed_jobs.clone())
+            .with_retention(config.retention)
             .with_operator_config(config.operator_config)
             .with_pod_dry_runs();
         let start_log = |path: &PathBuf| {

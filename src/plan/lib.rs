@@ -142,8 +142,8 @@ pub struct Write {
     pub priority: i32,
 }
 
-/// Precedence of a write, the first one highest. A write that only reports gives way to those that
-/// let a job run, stop it, or release its quota.
+/// Precedence of a write, the first one highest. A write that only reports or cleans up gives way to
+/// those that let a job run, stop it, or release its quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WriteRank {
     /// Lets a job run, stops it, or releases quota, or something waits for it that does.
@@ -161,10 +161,12 @@ pub enum WriteRank {
     PendingCondition,
     /// Reports new numbers in the message of a pending Workload, whose reason is unchanged.
     PendingMessage,
+    /// Deletes an object that has outlived its retention.
+    Cleanup,
 }
 
 impl WriteRank {
-    /// Returns true if the write decides, and false if it only reports.
+    /// Returns true if the write decides, and false if it only reports or cleans up.
     pub fn decides(self) -> bool {
         self <= Self::QuotaRequest
     }

@@ -193,3 +193,47 @@ async fn own_workload_makes_way_for_one_that_is_fair_to_admit() {
         env.wait_until_admitted(name).await;
     }
 }
+
+/// Configuration in which finished Workloads and deactivated jobs are deleted after two seconds.
+const RETENTION_CONFIG: &str = "
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+leaderElection: {leaderElect: false}
+objectRetentionPolicies: {workloads: {afterFinished: 2s, afterDeactivatedByKueue: 2s}}
+";
+
+#[tokio::test]
+async fn finished_workloads_and_deactivated_jobs_are_deleted_after_their_retention() {
+    // Given a configuration with retention policies, a Workload, and a cluster that may run for five seconds,
+    let env = TestEnv::start().await;
+    let file = env.dir.join("configuration.yaml");
+    std::fs::write(&file, RETENTION_CONFIG).expect("a file");
+    let _manager = env.manager_with(&[&format!("--config={}", file.display())]).await;
+    env.apply(QUEUE_SAMPLE).await.expect("the queue");
+    env.wait_for_queue_observed().await;
+    env.apply_object(workload("done", "user-queue", "100m", 0)).await;
+    let labels = "  labels:\n";
+    let limit = "  labels:\n    kueue.x-k8s.io/max-exec-time-seconds: \"5\"\n";
+    env.apply(&cluster_manifest().replacen(labels, limit, 1)).await.expect("the cluster");
+
+    // when the Workload finishes, then it is deleted,
+    env.wait_until_admitted("done").await;
+    env.mark_finished("done").await;
+    eventually("the finished Workload is deleted", async || {
+        env.workloads().get_opt("done").await.expect("an answer").is_none().then_some(())
+    })
+    .await;
+    env.wait_for_event("Workload", "Deleted").await;
+
+    // and when the time of the cluster is over, then it is deleted with its pods and its Workload.
+    eventually("the deactivated cluster is deleted", async || {
+        env.ray_clusters().get_opt(CLUSTER).await.expect("an answer").is_none().then_some(())
+    })
+    .await;
+    env.wait_for_event("RayCluster", "Deleted").await;
+    eventually("its pods and its Workload are gone", async || {
+        let slices = env.workloads().list(&ListParams::default()).await.expect("the slices").items;
+        (slices.is_empty() && env.pods_of(CLUSTER).await.is_empty()).then_some(())
+    })
+    .await;
+}

@@ -19,6 +19,7 @@ use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::{RayCluster, RayService, names};
 use sluice_jobframework::managed::ManagedJobsPolicy;
+use sluice_jobframework::retention::RetentionPolicy;
 use sluice_plan::{EventRecord, ServeCall, ServeRequest, Write, WriteOp, WriteRank};
 use sluice_plan::{ServeAnswer, ServeReply};
 use sluice_queue::{Settings, WorkloadCounts};
@@ -101,6 +102,11 @@ impl ControlPlane {
     /// Replaces the managed-jobs policy.
     pub(super) fn with_managed_jobs(self, rules: ManagedJobsPolicy) -> Self {
         Self { engine: self.engine.with_managed_jobs(rules), ..self }
+    }
+
+    /// Replaces the retention policy.
+    pub(super) fn with_retention(self, retention: RetentionPolicy) -> Self {
+        Self { engine: self.engine.with_retention(retention), ..self }
     }
 
     /// Runs the queue manager alone: another operator creates the pods of Ray objects.

@@ -11,7 +11,7 @@ use sluice_api::kueue::names;
 use sluice_queue::Settings;
 use sluice_queue::settings::{Requeuing, WaitForPodsReady};
 
-fn with_pods_ready_timeout(limit: Option<u32>) -> Settings {
+pub(super) fn with_pods_ready_timeout(limit: Option<u32>) -> Settings {
     let requeuing = Requeuing { backoff_base_seconds: 10, backoff_limit_count: limit, ..Requeuing::default() };
     let rules = WaitForPodsReady {
         timeout: SignedDuration::from_secs(60),

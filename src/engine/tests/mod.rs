@@ -17,5 +17,6 @@ mod ray_jobs;
 mod recreate;
 mod redis_cleanup;
 mod replica_failure;
+mod retention;
 mod unacknowledged;
 mod write_ranks;

@@ -88,6 +88,7 @@ fn histories() -> impl Strategy<Value = Vec<Step>> {
         WriteRank::Progress,
         WriteRank::PendingCondition,
         WriteRank::PendingMessage,
+        WriteRank::Cleanup,
     ]);
     let plan =
         (0..3_usize, prop::option::weighted(0.9, object.clone()), change, prop::option::of(object.clone()), rank);

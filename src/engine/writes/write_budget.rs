@@ -219,9 +219,9 @@ impl<P: Ord + Clone> WriteBudget<P> {
 }
 
 /// Reports whether a write waits for what happens next. The status of a queue has an interval
-/// instead.
+/// instead, and an object that has outlived its retention has waited already.
 fn is_delayed(write: &Write) -> bool {
-    !write.rank.decides() && write.rank != WriteRank::QueueStatus
+    !write.rank.decides() && !matches!(write.rank, WriteRank::QueueStatus | WriteRank::Cleanup)
 }
 
 fn later(at: Timestamp, by: SignedDuration) -> Timestamp {

@@ -189,6 +189,7 @@ pub(super) fn context<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> Reconcil
         creates_pods: true,
         consecutive_failures: 0,
         reports_pods_ready: false,
+        retention: retention::RetentionPolicy::default(),
         now: Timestamp::UNIX_EPOCH,
     }
 }
