@@ -12,7 +12,6 @@ use super::cluster_queue_config::{ClusterQueueConfig, QuotaGroup};
 use super::ledger::{FlavorResourceQuantities, add_to, to_amount, to_i128};
 use super::pending::FlavorRejection;
 use super::pending_queue::QuotaNeed;
-use super::requests::Requests;
 use super::settings::UndeclaredResourcePolicy;
 use super::shortfall::{BindingLimit, Shortfall};
 use super::tree::{CohortTree, FlavorResourceId, NodeId, UsageView};
@@ -513,20 +512,23 @@ impl FlavorAssigner<'_> {
     pub(super) fn to_admission(&self, assignment: &Assignment) -> Admission {
         let sets = self.requests.pod_sets.iter().zip(&assignment.pod_counts).enumerate();
         let assignments = sets.map(|(index, (set, count))| {
-            let requests: Requests =
-                self.config.requests(set, *count).map(|(name, amount)| (name.to_owned(), amount)).collect();
+            let requests: BTreeMap<&str, Amount> = self.config.requests(set, *count).collect();
             let mut flavors = BTreeMap::new();
             for assigned in assignment.flavors.iter().filter(|assigned| assigned.unit.pod_set == index) {
                 let group = &self.config.groups[assigned.unit.group];
-                let asked = requests.iter().filter(|(resource, _)| group.resources.contains(*resource));
-                flavors.extend(
-                    asked.map(|(resource, _)| (resource.to_owned(), group.flavors[assigned.flavor].name.clone())),
-                );
+                let asked = requests.keys().filter(|resource| group.resources.contains(**resource));
+                let flavor = &group.flavors[assigned.flavor].name;
+                flavors.extend(asked.map(|resource| ((*resource).to_owned(), flavor.clone())));
             }
-            let used = requests.quantities().into_iter().filter(|(resource, _)| flavors.contains_key(resource));
+            if *count == 0 {
+                flavors.extend(self.flavors_without_pods(index, set));
+            }
+            let used = requests.iter().filter(|(resource, _)| flavors.contains_key(**resource));
             PodSetAssignment {
                 name: set.name.clone(),
-                resource_usage: used.collect(),
+                resource_usage: used
+                    .map(|(resource, amount)| ((*resource).to_owned(), amount.to_quantity(resource)))
+                    .collect(),
                 flavors,
                 count: Some(*count),
                 ..PodSetAssignment::default()

@@ -1,9 +1,13 @@
 //! Decides whether a flavor is eligible for a pod set, regardless of quota.
 
+use std::collections::BTreeMap;
+
+use super::cached_workload::UnitPosition;
 use super::cluster_queue_config::GroupFlavor;
 use super::flavor_assigner::{AssignmentUnit, FlavorAssigner};
 use super::pending::FlavorRejection;
 use super::tree::CohortTree;
+use super::workload_requests::PodSetRequests;
 
 /// The reason that a flavor is not eligible for an assignment unit.
 pub(super) enum Ineligible {
@@ -28,6 +32,23 @@ impl FlavorAssigner<'_> {
         }
         let kept = self.reserved_flavor(slot).filter(|kept| *kept != flavor.name)?;
         Some(Ineligible::Mismatch(format!("quota is reserved for this pod set in flavor {kept}")))
+    }
+
+    /// Returns the flavor of each resource that a pod set without pods would request: the first eligible
+    /// one, as in kueue v0.19.2 (`pkg/scheduler/flavorassigner/flavorassigner.go`, `assignFlavors`).
+    /// It uses no quota there, is admitted without one too, and gets any flavor when pods are added.
+    pub(super) fn flavors_without_pods(&self, index: usize, set: &PodSetRequests) -> BTreeMap<String, String> {
+        let mut flavors = BTreeMap::new();
+        for (group_index, group) in self.config.groups.iter().enumerate() {
+            let requested = self.config.requests(set, 0).filter(|(resource, _)| group.resources.contains(*resource));
+            let position = UnitPosition { pod_set: index, group: group_index };
+            let requests: Vec<_> = requested.map(|(resource, _)| (resource, 0)).collect();
+            let unit = AssignmentUnit { position, pod_set: set, group, requests };
+            let eligible = group.flavors.iter().find(|flavor| self.ineligibility(&unit, flavor).is_none());
+            let assigned = eligible.map(|flavor| unit.requests.iter().map(|(resource, _)| (*resource, &flavor.name)));
+            flavors.extend(assigned.into_iter().flatten().map(|(name, flavor)| (name.to_owned(), flavor.clone())));
+        }
+        flavors
     }
 
     /// Converts the reason to a rejection. Pods running in another flavor are reported as such only

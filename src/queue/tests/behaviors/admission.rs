@@ -329,3 +329,34 @@ fn workload_requesting_nothing_is_admitted() {
     admitted.sort();
     assert_eq!(admitted, ["free", "none"]);
 }
+
+/// As in Kueue (`test/integration/singlecluster/scheduler/scheduler_test.go`, "Should admit workloads as
+/// they fit in their ClusterQueue").
+#[rstest]
+#[case::quota(&[], &[("cpu", "one", "0")])]
+#[case::first_flavor_does_not_match(&["one"], &[("cpu", "two", "0")])]
+#[case::no_flavor_matches(&["one", "two"], &[])]
+fn pod_set_without_pods_gets_flavors_and_uses_nothing(
+    #[case] tainted: &[&str],
+    #[case] expected: &[(&str, &str, &str)],
+) {
+    // Given two flavors, the first one without quota,
+    let mut scene = Scene::new().queues([queue("q").quota("one", "cpu=0").quota("two", "cpu=9")]);
+    for flavor in tainted {
+        scene.put_flavor_with(flavor, json!({"nodeTaints": [{"key": "spot", "effect": "NoSchedule"}]}));
+    }
+
+    // when a workload without pods is submitted,
+    scene.submit_to("q", "none n=0 cpu=1");
+
+    // then it is admitted, to the first flavor that its pods would match.
+    assert_eq!(scene.run_until_stable(), ["none"]);
+    let status = scene.workloads[&object_key("none")].status.clone().unwrap_or_default();
+    let assignment = &status.admission.expect("an admission").pod_set_assignments[0];
+    let used = assignment
+        .flavors
+        .iter()
+        .map(|(resource, flavor)| (resource.as_str(), flavor.as_str(), assignment.resource_usage[resource].0.as_str()));
+    assert_eq!(used.collect::<Vec<_>>(), expected);
+    assert_eq!((assignment.count, assignment.resource_usage.len()), (Some(0), expected.len()));
+}

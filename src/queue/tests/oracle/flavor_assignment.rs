@@ -92,8 +92,9 @@ impl AssignmentInput<'_> {
             needs_preemption: BTreeSet::new(),
             pod_sets: Vec::new(),
         };
-        for (set, count) in self.job.pod_sets.iter().zip(counts) {
-            assignment.pod_sets.push((set.name.clone(), *count, BTreeMap::new()));
+        for (index, (set, count)) in self.job.pod_sets.iter().zip(counts).enumerate() {
+            let flavors = if *count == 0 { self.flavors_without_pods(index, set) } else { BTreeMap::new() };
+            assignment.pod_sets.push((set.name.clone(), *count, flavors));
         }
         for (slot, choice) in slots.iter().zip(&choices) {
             for (fr, amount, mode) in &choice.amounts {
@@ -124,6 +125,24 @@ impl AssignmentInput<'_> {
             }
         }
         Some(slots)
+    }
+
+    /// Returns the first eligible flavor of each resource that a pod of the set requests.
+    fn flavors_without_pods(&self, index: usize, set: &PodSet) -> BTreeMap<String, String> {
+        let mut assigned = BTreeMap::new();
+        for (covered, flavors) in &self.queue.groups {
+            let requests: BTreeMap<String, i128> = set
+                .per_pod
+                .keys()
+                .filter(|resource| covered.contains(*resource))
+                .map(|name| (name.clone(), 0))
+                .collect();
+            let unit = AssignmentUnit { pod_set_index: index, pod_set: set, flavors, requests };
+            if let Some(flavor) = flavors.iter().find(|flavor| self.is_eligible(&unit, flavor)) {
+                assigned.extend(unit.requests.keys().map(|resource| (resource.clone(), flavor.clone())));
+            }
+        }
+        assigned
     }
 
     fn assign_greedy(&self, slots: &[AssignmentUnit<'_>]) -> Option<Vec<FlavorChoice>> {
