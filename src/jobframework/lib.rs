@@ -78,7 +78,9 @@ pub fn plan(context: &ReconcileContext<'_>) -> Plan {
     ungate::plan(context, &members, slices::covering(&slices), &mut plan);
     release_evicted(context, &slices, &members, &mut plan);
     readiness::plan(context, &slices, &members, &mut plan);
-    retention::delete_deactivated_job(context, &slices, &mut plan);
+    if retention::delete_deactivated_job(context, &slices, &mut plan) {
+        return plan;
+    }
     match outcome {
         Ok(feasibility) => conditions::plan(context, &slices, &members, &feasibility, &mut plan),
         Err(problem) => conditions::misconfigured(context, &slices, &problem, &mut plan),

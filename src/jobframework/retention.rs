@@ -54,24 +54,32 @@ pub fn delete_finished(policy: RetentionPolicy, workload: &Workload, now: Timest
 
 /// Deletes a job that has been deactivated by the queue manager for as long as its retention (kueue
 /// v0.19.2 `pkg/controller/jobframework/reconciler.go`, `handleWorkloadAfterDeactivatedPolicy`). A job
-/// that still runs on another slice stays.
-pub(super) fn delete_deactivated_job(context: &ReconcileContext<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
-    let Some(retention) = context.retention.after_deactivated_by_kueue else { return };
-    let is_current = |slice: &&Slice<'_>| matches!(slice.phase, SlicePhase::Pending | SlicePhase::Evicted);
-    let Some(slice) = slices.iter().rev().find(is_current) else { return };
+/// that still runs on another slice stays, and one that is being suspended is deleted afterwards, so
+/// that nothing else is written to it. Reports whether the plan deletes it.
+pub(super) fn delete_deactivated_job(context: &ReconcileContext<'_>, slices: &[Slice<'_>], plan: &mut Plan) -> bool {
+    let Some(retention) = context.retention.after_deactivated_by_kueue else { return false };
     let is_terminating = context.job.meta().deletion_timestamp.is_some();
-    if is_terminating || covering(slices).is_some() || slice.workload.spec.active != Some(false) {
-        return;
+    if is_terminating || covering(slices).is_some() {
+        return false;
     }
-    let evicted = condition::get_true(slice.workload.conditions(), names::EVICTED)
-        .filter(|evicted| evicted.reason.starts_with(DEACTIVATED_BY_QUEUE_MANAGER));
-    let Some(evicted) = evicted else { return };
-    if !is_over(evicted.last_transition_time.0, retention, context.now, plan) {
-        return;
+    let Some(deactivated_at) = deactivated_by_queue_manager(slices) else { return false };
+    let job = context.job.reference();
+    if !is_over(deactivated_at, retention, context.now, plan) || plan.writes.iter().any(|write| write.target == job) {
+        return false;
     }
     plan.write(context.job.delete().ranked(WriteRank::Cleanup));
     let event = context.job.event("Deleted", "Deleted job: deactivation retention period expired");
-    plan.events.push(event.only_if_written(&context.job.reference()));
+    plan.events.push(event.only_if_written(&job));
+    true
+}
+
+/// Returns the time at which the queue manager evicted the current slice because it deactivated it;
+/// `None` if it is active, or a user deactivated it.
+fn deactivated_by_queue_manager(slices: &[Slice<'_>]) -> Option<Timestamp> {
+    let is_current = |slice: &&Slice<'_>| matches!(slice.phase, SlicePhase::Pending | SlicePhase::Evicted);
+    let slice = slices.iter().rev().find(is_current).filter(|slice| slice.workload.spec.active == Some(false))?;
+    let evicted = condition::get_true(slice.workload.conditions(), names::EVICTED)?;
+    evicted.reason.starts_with(DEACTIVATED_BY_QUEUE_MANAGER).then_some(evicted.last_transition_time.0)
 }
 
 /// Reports whether a retention that began at `start` is over; if not, replans at its end.

@@ -60,6 +60,8 @@ struct Deactivated {
     active: bool,
     /// Another slice covers the job.
     is_covered: bool,
+    /// The plan writes to the job already.
+    is_written: bool,
     is_terminating: bool,
     seconds: i64,
 }
@@ -68,6 +70,7 @@ const EXPIRED: Deactivated = Deactivated {
     reason: "DeactivatedDueToRequeuingLimitExceeded",
     active: false,
     is_covered: false,
+    is_written: false,
     is_terminating: false,
     seconds: 60,
 };
@@ -80,6 +83,7 @@ const EXPIRED: Deactivated = Deactivated {
 #[case::evicted_only(Deactivated { reason: "PodsReadyTimeout", ..EXPIRED }, false)]
 #[case::reactivated(Deactivated { active: true, ..EXPIRED }, false)]
 #[case::running_on_another_slice(Deactivated { is_covered: true, ..EXPIRED }, false)]
+#[case::being_suspended(Deactivated { is_written: true, ..EXPIRED }, false)]
 #[case::deleted_already(Deactivated { is_terminating: true, ..EXPIRED }, false)]
 fn job_deactivated_by_the_queue_manager_is_deleted(#[case] state: Deactivated, #[case] deleted: bool) {
     let [covering, mut slice] = two_slices();
@@ -93,8 +97,10 @@ fn job_deactivated_by_the_queue_manager_is_deleted(#[case] state: Deactivated, #
     let context = context_after(&job, &slices, state.seconds);
 
     let mut plan = Plan::default();
-    delete_deactivated_job(&context, &slices::slices_of(slices), &mut plan);
+    plan.write(state.is_written.then(|| job.set_gate("a", Gate::Closed)).flatten());
+    let is_deleted = delete_deactivated_job(&context, &slices::slices_of(slices), &mut plan);
 
+    assert_eq!(is_deleted, deleted);
     let expected = if deleted { vec!["svc".to_owned()] } else { Vec::new() };
     assert_eq!((deleted_names(&plan), plan.events.len()), (expected, usize::from(deleted)));
 }
