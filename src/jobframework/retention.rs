@@ -8,10 +8,7 @@ use super::slices::{Slice, SlicePhase, covering};
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
 use sluice_plan::{EventRecord, ObjectRef, Plan, Write, WriteRank};
-
-/// Prefix of the reason of the condition Evicted of a Workload that the queue manager deactivated. If a
-/// user did, no cause follows.
-const DEACTIVATED_BY_QUEUE_MANAGER: &str = "DeactivatedDueTo";
+use sluice_queue::status;
 
 /// Times after which objects are deleted (kueue v0.19.2 `apis/config/v1beta2/configuration_types.go`,
 /// `objectRetentionPolicies.workloads`). Zero deletes immediately, `None` never.
@@ -79,7 +76,7 @@ fn deactivated_by_queue_manager(slices: &[Slice<'_>]) -> Option<Timestamp> {
     let is_current = |slice: &&Slice<'_>| matches!(slice.phase, SlicePhase::Pending | SlicePhase::Evicted);
     let slice = slices.iter().rev().find(is_current).filter(|slice| slice.workload.spec.active == Some(false))?;
     let evicted = condition::get_true(slice.workload.conditions(), names::EVICTED)?;
-    evicted.reason.starts_with(DEACTIVATED_BY_QUEUE_MANAGER).then_some(evicted.last_transition_time.0)
+    status::is_deactivation_with_cause(&evicted.reason).then_some(evicted.last_transition_time.0)
 }
 
 /// Reports whether a retention that began at `start` is over; if not, replans at its end.

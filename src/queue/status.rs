@@ -80,8 +80,13 @@ impl EvictionReason {
 
 /// Returns true for the reason of an eviction by `spec.active`, with or without a cause.
 fn is_deactivation(reason: &str) -> bool {
-    let cause = reason.strip_prefix(names::evicted_reason::DEACTIVATED);
-    cause.is_some_and(|cause| cause.is_empty() || cause.starts_with("DueTo"))
+    reason == names::evicted_reason::DEACTIVATED || is_deactivation_with_cause(reason)
+}
+
+/// Returns true for the reason of an eviction of a workload that the queue manager deactivated: it names
+/// the cause (kueue v0.19.2 `pkg/workload/evict/evict.go`, `IsEvictedDueToDeactivationByKueue`).
+pub fn is_deactivation_with_cause(reason: &str) -> bool {
+    reason.strip_prefix(names::evicted_reason::DEACTIVATED).is_some_and(|cause| cause.starts_with("DueTo"))
 }
 
 /// Returns the condition DeactivationTarget; `None` if it is not set.
