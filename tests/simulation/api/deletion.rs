@@ -97,7 +97,10 @@ impl ApiServer {
                 Some(period)
             }
         };
-        set_propagation(&mut new, options.propagation);
+        // Jobs orphan their pods by default, for compatibility (kubernetes 1.36
+        // `pkg/registry/batch/job/strategy.go`, `DefaultGarbageCollectionPolicy`).
+        let default = (kind.kind == "Job" && !object_meta::is_terminating(&old.object)).then_some(Propagation::Orphan);
+        set_propagation(&mut new, options.propagation.or(default));
         let must_stay = !object_meta::finalizers(&new).is_empty() || is_namespace(kind);
         if must_stay && grace.is_none() {
             mark_terminating(&mut new, now, 0);

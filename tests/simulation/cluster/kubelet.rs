@@ -20,6 +20,10 @@ use crate::api::{ApiServer, DeleteOptions};
 const PHASE_ANNOTATION: &str = "testenv.sluice.dev/phase";
 /// Annotation with the time from scheduling until ready, in seconds, like `5s`.
 const READY_AFTER_ANNOTATION: &str = "testenv.sluice.dev/ready-after";
+/// Annotation with the time from ready until the containers end, in milliseconds, like `2500ms`.
+const RUNS_FOR_ANNOTATION: &str = "simulation.sluice.dev/runs-for";
+/// Annotation with the probability that the containers fail when they end, in percent.
+const FAILS_ANNOTATION: &str = "simulation.sluice.dev/fails-percent";
 /// Time until a steered pod changes its state.
 const STEERED_DELAY: Duration = Duration::from_millis(200);
 
@@ -41,6 +45,8 @@ struct BoundPod {
     bound_at: Timestamp,
     /// Time from binding until ready, without faults.
     startup_delay: Duration,
+    /// Number below 100 that decides whether the containers fail when they end.
+    end_draw: u64,
     fault: Option<PodFault>,
     restarts: u64,
     /// End of the downtime of its containers.
@@ -142,8 +148,16 @@ impl Kubelet {
         id: &Arc<PodId>,
     ) {
         let Some(pod) = id.find(api).filter(|pod| is_terminating(pod)) else { return };
-        match context.latencies.removal.as_ref().filter(|_| text(pod, "/status/phase") == "Running") {
-            None => api.delete_immediately(context.now, "Pod", &id.namespace, &id.name),
+        // What holds a pod by a finalizer waits for its end.
+        let is_awaited = has_finalizers(pod) && !has_ended(pod);
+        let is_running = text(pod, "/status/phase") == "Running";
+        match context.latencies.removal.as_ref().filter(|_| is_running || is_awaited) {
+            None => {
+                if is_awaited {
+                    self.write_state(context.now, api, id, PodState::Failed);
+                }
+                api.delete_immediately(context.now, "Pod", &id.namespace, &id.name);
+            }
             Some(gone) => {
                 let succeeds = context.latencies.rng.rng_for("ends well", id.ordinal).bool();
                 self.write_state(context.now, api, id, if succeeds { PodState::Succeeded } else { PodState::Failed });
@@ -194,6 +208,7 @@ impl BoundPod {
             pod: Arc::new(Value::Null),
             bound_at: context.now,
             startup_delay: context.latencies.sample(&context.latencies.startup, "start", id.ordinal),
+            end_draw: context.latencies.rng.rng_for("run ends", id.ordinal).u64(0..100),
             fault,
             restarts: restart_count(pod),
             down_until: None,
@@ -251,12 +266,23 @@ impl BoundPod {
             "never-ready" => (ready != "False").then(|| (PodState::NeverReady, saturating_add(now, STEERED_DELAY))),
             "failed" => Some((PodState::Failed, saturating_add(now, STEERED_DELAY))),
             "succeeded" => Some((PodState::Succeeded, saturating_add(now, STEERED_DELAY))),
-            _ if ready == "True" => None,
+            _ if ready == "True" => self.end_of_run(pod, now),
             _ => self.faulty_state(faults).map_or_else(
                 || Some((PodState::Ready, self.ready_at(pod, faults).max(now))),
                 |faulty| (ready != "False").then(|| (faulty, self.after_binding(self.startup_delay).max(now))),
             ),
         }
+    }
+
+    /// Returns how and when the containers of a ready pod end by themselves; `None` if they run on.
+    fn end_of_run(&self, pod: &Value, now: Timestamp) -> Option<(PodState, Timestamp)> {
+        let annotation = |name: &str| pod["metadata"]["annotations"][name].as_str();
+        let runs_for: u64 = annotation(RUNS_FOR_ANNOTATION)?.trim_end_matches("ms").parse().ok()?;
+        let fails_percent: u64 = annotation(FAILS_ANNOTATION).and_then(|percent| percent.parse().ok()).unwrap_or(0);
+        let ready = items(pod, "/status/conditions").find(|condition| condition["type"] == "Ready")?;
+        let since = text(ready, "/lastTransitionTime").parse().ok()?;
+        let end = if self.end_draw < fails_percent { PodState::Failed } else { PodState::Succeeded };
+        Some((end, saturating_add(since, Duration::from_millis(runs_for)).max(now)))
     }
 
     /// Returns the state in which a fault keeps the pod; `None` without such a fault.
@@ -296,6 +322,10 @@ fn evict(now: Timestamp, api: &mut ApiServer, id: &PodId) {
     api.update_status(now, "Pod", &id.namespace, &id.name, disrupted).expect("the pod exists");
     let options = DeleteOptions { uid: Some(id.uid.clone()), ..DeleteOptions::default() };
     api.delete(now, "Pod", &id.namespace, &id.name, &options).expect("the pod exists");
+}
+
+fn has_finalizers(pod: &Value) -> bool {
+    items(pod, "/metadata/finalizers").next().is_some()
 }
 
 fn steered_phase(pod: &Value) -> &str {

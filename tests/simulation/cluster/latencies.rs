@@ -28,6 +28,13 @@ pub struct Latencies {
     pub garbage_collection: RangeInclusive<u64>,
     /// From a Serve configuration until its applications run.
     pub deploy: RangeInclusive<u64>,
+    /// From a change until the Job controller reads a Job, and from then until it writes.
+    pub job_sync: RangeInclusive<u64>,
+    /// From the time at which the Job controller has recorded ended pods until it counts them; 0
+    /// counts them at once.
+    pub job_counting: RangeInclusive<u64>,
+    /// From the deletion of an unbound pod with finalizers until it counts as failed.
+    pub pod_gc: RangeInclusive<u64>,
 }
 
 impl Latencies {
@@ -43,6 +50,9 @@ impl Latencies {
             endpoints: 10..=10,
             garbage_collection: 20..=20,
             deploy: 300..=300,
+            job_sync: 10..=10,
+            job_counting: 0..=0,
+            pod_gc: 1_000..=1_000,
         }
     }
 
@@ -57,6 +67,9 @@ impl Latencies {
             endpoints: 5..=300,
             garbage_collection: 5..=500,
             deploy: 100..=3_000,
+            job_sync: 5..=700,
+            job_counting: 1..=700,
+            pod_gc: 5..=20_000,
         }
     }
 

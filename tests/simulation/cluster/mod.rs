@@ -1,5 +1,5 @@
-//! Simulated cluster components: scheduler, kubelets, EndpointSlice, Gateway and garbage collection
-//! controllers, and Ray Serve on head pods.
+//! Simulated cluster components: scheduler, kubelets, Job, EndpointSlice, Gateway and garbage
+//! collection controllers, and Ray Serve on head pods.
 //!
 //! The components are plain data and act on observed changes: [`Cluster::see`] observes a change
 //! and schedules tasks, [`Cluster::act`] runs the due ones. Like real components they lag behind
@@ -8,12 +8,14 @@
 mod endpoint_slices;
 mod garbage_collector;
 mod gateways;
+mod job_controller;
 mod kubelet;
 mod label_index;
 mod latencies;
 mod nodes;
 mod object_view;
 mod pod_faults;
+mod pod_gc;
 mod pod_status;
 mod proxy;
 mod ray_dashboard;
@@ -34,6 +36,7 @@ use crate::api::{ApiServer, ObjectChange, ProxyRequest};
 use endpoint_slices::EndpointSliceController;
 use garbage_collector::GarbageCollector;
 use gateways::{GatewayController, GatewayObjectKey};
+use job_controller::{JobController, JobSnapshot};
 use kubelet::Kubelet;
 pub use latencies::Latencies;
 use latencies::saturating_add;
@@ -61,6 +64,7 @@ pub struct SimulatedCluster {
     endpoints: EndpointSliceController,
     garbage: GarbageCollector,
     gateways: GatewayController,
+    jobs: JobController,
     dashboards: RayDashboards,
 }
 
@@ -85,6 +89,14 @@ enum Task {
     SyncGatewayStatus(GatewayObjectKey),
     /// Process the object with this uid in the garbage collector.
     CollectGarbage(String),
+    /// Read the Job with this uid, to sync it.
+    ReadJob(String),
+    /// Write what a sync of a Job decides.
+    SyncJob(JobSnapshot),
+    /// Release a pod that its Job no longer tracks.
+    ReleaseJobPod(Arc<PodId>),
+    /// End a deleted pod that was never bound.
+    CollectPod(Arc<PodId>),
 }
 
 /// Context shared by the components while they observe a change.
@@ -117,6 +129,7 @@ impl SimulatedCluster {
             endpoints: EndpointSliceController::default(),
             garbage: GarbageCollector::default(),
             gateways: GatewayController::default(),
+            jobs: JobController::default(),
             dashboards: RayDashboards::default(),
         }
     }
@@ -137,6 +150,7 @@ impl SimulatedCluster {
                 self.endpoints.observe_pod(context, &change.object, change.before.as_deref(), change.deleted);
                 self.observe_pod(now, change);
             }
+            "Job" => self.jobs.observe_job(context, change),
             "Service" => self.endpoints.observe_service(context, &change.object, change.deleted),
             "EndpointSlice" => self.endpoints.observe_slice(context, &change.object, change.deleted),
             _ => {}
@@ -166,6 +180,10 @@ impl SimulatedCluster {
         });
         let id = id.clone();
         self.scheduler.observe(context, &id, pod, change.deleted);
+        self.jobs.observe_pod(context, &id, pod, change.deleted);
+        if !change.deleted {
+            pod_gc::observe(context, &id, pod);
+        }
         if change.deleted {
             self.pods.remove(&id.uid);
             self.kubelet.remove(&id);
@@ -199,6 +217,16 @@ impl SimulatedCluster {
                 Task::SyncEndpoints(service) => self.endpoints.sync(now, api, &service),
                 Task::SyncGatewayStatus(way) => self.gateways.sync_status(now, api, &way),
                 Task::CollectGarbage(uid) => self.garbage.process(now, api, &uid),
+                Task::ReleaseJobPod(pod) => self.jobs.release_pod(now, api, &pod),
+                Task::CollectPod(pod) => pod_gc::collect(now, api, &pod),
+                Task::ReadJob(uid) => {
+                    let (latencies, faults, timers) = (&self.latencies, &mut self.faults, &mut self.timers);
+                    self.jobs.read(&mut ControllerContext { now, latencies, faults, timers }, api, &uid);
+                }
+                Task::SyncJob(snapshot) => {
+                    let (latencies, faults, timers) = (&self.latencies, &mut self.faults, &mut self.timers);
+                    self.jobs.sync(&mut ControllerContext { now, latencies, faults, timers }, api, &snapshot);
+                }
             }
         }
     }

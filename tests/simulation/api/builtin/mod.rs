@@ -1,5 +1,6 @@
 //! Defaulting and validation of built-in kinds, as far as Sluice or its users depend on it.
 
+mod jobs;
 mod pods;
 mod roundtrip;
 mod services;
@@ -22,6 +23,10 @@ pub fn initialize(store: &Store, kind: &ResourceKind, object: &mut Value) -> Res
             object["status"] = json!({"phase": "Pending", "qosClass": class});
             pods::set_gated_condition(object);
             pods::set_priority(store, kind, object)?;
+        }
+        "Job" => {
+            object["status"] = json!({});
+            jobs::generate_selector(object);
         }
         "Namespace" => {
             let name = object_meta::name(object).to_owned();
@@ -53,6 +58,7 @@ pub fn roundtrip(kind: &ResourceKind, object: &mut Value) -> Result<(), String> 
 pub fn apply_defaults(kind: &ResourceKind, object: &mut Value) {
     remove_nulls(object);
     match kind.kind.as_str() {
+        "Job" => jobs::default_job(object_meta::as_map_mut(object)),
         "Pod" => pods::default_pod(object_meta::as_map_mut(&mut object["spec"])),
         "Service" => services::default_service(object_meta::as_map_mut(&mut object["spec"])),
         "PriorityClass" => set_default(object_meta::as_map_mut(object), "preemptionPolicy", "PreemptLowerPriority"),
@@ -70,6 +76,7 @@ pub fn apply_defaults(kind: &ResourceKind, object: &mut Value) {
 /// Validates an object.
 pub fn validate(kind: &ResourceKind, object: &Value) -> Vec<FieldError> {
     match kind.kind.as_str() {
+        "Job" => jobs::validate(object),
         "Pod" => pods::validate(object),
         "Service" => services::validate(object),
         _ => Vec::new(),
@@ -82,6 +89,7 @@ pub fn validate(kind: &ResourceKind, object: &Value) -> Vec<FieldError> {
 /// Returns an error if immutable fields change.
 pub fn validate_update(kind: &ResourceKind, name: &str, old: &Value, new: &Value) -> Result<(), StatusError> {
     let errors = match kind.kind.as_str() {
+        "Job" => jobs::validate_update(old, new),
         "Pod" => pods::validate_update(old, new),
         "Service" => services::validate_update(old, new),
         _ => Vec::new(),

@@ -1,6 +1,7 @@
 //! Roundtrip of objects through their Go-like types: drops unknown and empty fields and
 //! canonicalizes quantities (apimachinery `pkg/api/resource/quantity.go`).
 
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{LimitRange, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use serde::Serialize;
@@ -22,6 +23,7 @@ const QUANTITY_MAPS: [&str; 7] = ["default", "defaultRequest", "limits", "max", 
 /// Returns a message that names the field if it is of the wrong type.
 pub fn roundtrip(kind: &ResourceKind, object: &mut Value) -> Result<(), String> {
     match kind.kind.as_str() {
+        "Job" => roundtrip_as::<Job>(object),
         "Pod" => roundtrip_as::<Pod>(object),
         "Service" => roundtrip_as::<Service>(object),
         "LimitRange" => roundtrip_as::<LimitRange>(object),

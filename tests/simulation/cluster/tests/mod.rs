@@ -2,6 +2,7 @@
 
 mod endpoint_slices;
 mod garbage_collector;
+mod jobs;
 mod nodes;
 mod pod_faults;
 mod ray_dashboard;
