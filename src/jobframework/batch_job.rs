@@ -174,6 +174,13 @@ impl GenericJob for BatchJobAdapter<'_> {
         })
     }
 
+    /// A Job whose parallelism grew beyond its slice while it was suspended starts with what the slice
+    /// covers, as one that grows while it runs continues with that. A slice is requested for all pods,
+    /// so this is not how a Job starts first.
+    fn starts_in_part(&self) -> bool {
+        true
+    }
+
     /// Without completions, a Job is complete once a pod has succeeded and none is active (kubernetes
     /// v1.36 `pkg/controller/job/job_controller.go`, `syncJob`).
     fn suspension_consequence(&self) -> Option<String> {

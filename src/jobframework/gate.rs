@@ -111,16 +111,21 @@ fn may_open(context: &ReconcileContext<'_>, slice: &Slice<'_>, member: &Member, 
     let granted = slice.granted_counts();
     let is_whole =
         slice.record.counts().iter().all(|(pods, count)| granted.get(pods).is_some_and(|most| count <= most));
-    let is_covered =
-        |share: &MemberShare| context.job.ungated_overrun(member, share).is_none() && covers_demand(share, member);
+    let is_covered = |share: &MemberShare| {
+        context.job.ungated_overrun(member, share).is_none()
+            && covers_demand(share, member, context.job.starts_in_part())
+    };
     is_whole
         && slice.record.member(&member.uid).is_some_and(is_covered)
         && members.iter().filter(|other| other.is_open).all(|other| slice.record.member(&other.uid).is_some())
 }
 
-/// Returns true if the share covers all pods that the member wants, or enough for it to start with.
-fn covers_demand(share: &MemberShare, member: &Member) -> bool {
-    let is_covered =
-        |group: &PodGroupDemand| group.min_count.unwrap_or(group.count) <= share.count(&group.name, &group.shape);
+/// Returns true if the share covers all pods that the member wants, or enough for it to start with:
+/// any of each group if it starts in part.
+fn covers_demand(share: &MemberShare, member: &Member, starts_in_part: bool) -> bool {
+    let is_covered = |group: &PodGroupDemand| {
+        let least = if starts_in_part { group.count.min(1) } else { group.min_count.unwrap_or(group.count) };
+        least <= share.count(&group.name, &group.shape)
+    };
     member.groups.as_ref().as_ref().is_ok_and(|groups| groups.iter().all(is_covered))
 }

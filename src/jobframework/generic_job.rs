@@ -41,6 +41,11 @@ pub trait GenericJob {
     fn ungated_overrun(&self, _member: &Member, _share: &MemberShare) -> Option<String> {
         None
     }
+    /// Returns true if a member may start with the part of its pods that its slice covers, because each
+    /// other pod waits for quota behind its own scheduling gate.
+    fn starts_in_part(&self) -> bool {
+        false
+    }
     /// Describes work that is lost if the job is suspended now; `None` if it continues later.
     fn suspension_consequence(&self) -> Option<String> {
         None

@@ -204,6 +204,28 @@ fn increased_parallelism_of_a_running_job_waits_for_quota() {
 }
 
 #[test]
+fn job_that_is_suspended_by_hand_after_it_grew_beyond_its_quota_resumes() {
+    // Given a Job that runs two of its four pods, because there is no quota for more,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
+    plane.advance(10);
+    plane.apply("Job", json!({"metadata": {"name": "sum"}, "spec": {"parallelism": 4}}));
+    plane.advance(10);
+    assert_eq!(plane.running_and_gated("sum"), (2, 2));
+
+    // when its owner suspends it, then it runs with the quota that it holds,
+    plane.apply("Job", json!({"metadata": {"name": "sum"}, "spec": {"suspend": true}}));
+    plane.advance(10);
+    assert_eq!(plane.object("Job", "sum")["spec"]["suspend"], false);
+    assert_eq!(plane.running_and_gated("sum"), (2, 2));
+
+    // and grows as before.
+    set_quota(&mut plane, "3");
+    plane.advance(10);
+    assert_eq!(plane.running_and_gated("sum"), (3, 1));
+}
+
+#[test]
 fn preempted_job_stops_and_is_readmitted() {
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
