@@ -102,6 +102,7 @@ fn to_typed(kind: &str, object: &Value) -> Option<Object> {
         "Workload" => Object::Workload(decode(object)),
         "RayService" => Object::RayService(decode(object)),
         "RayCluster" => Object::RayCluster(decode(object)),
+        "Job" => Object::BatchJob(decode(object)),
         "Pod" => Object::Pod(decode(object)),
         "Service" => Object::Service(decode(object)),
         "HTTPRoute" => Object::HTTPRoute(decode(object)),

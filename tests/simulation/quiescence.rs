@@ -14,6 +14,7 @@ use sluice_queue::partial_admission::GrowthStep;
 use sluice_queue::partial_preemption::PARTIALLY_PREEMPTED;
 use sluice_queue::requests::template_requests;
 
+use crate::job_quiescence;
 use crate::strict_fifo_reservation::reserved_by_heads;
 use crate::world::SimulatedWorld;
 use sluice_testkit::history::State;
@@ -30,6 +31,7 @@ pub fn violations(world: &SimulatedWorld) -> Vec<Violation> {
     found.extend(wrong_reservations(state));
     found.extend(needlessly_pending(world));
     found.extend(unreleased_parts(state));
+    found.extend(job_quiescence::violations(state));
     found
 }
 

@@ -182,7 +182,7 @@ impl Run {
     /// Checks that the final state is the desired one.
     fn check_desired_state(&self, case: &Case, place: &ScriptNamespace) {
         let unmet = self.machine.world.with(|world| {
-            let kinds = ["RayService", "RayCluster", "Workload", "Pod", "Service"];
+            let kinds = ["RayService", "RayCluster", "Job", "Workload", "Pod", "Service"];
             deviations(&case.script, place, kinds.iter().flat_map(|kind| world.api.list(kind)).map(AsRef::as_ref))
         });
         unmet.into_iter().for_each(|what| self.record_violation(Violation::new(Invariant::Restart, what)));

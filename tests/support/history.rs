@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::ListParams;
 use kube::runtime::watcher;
@@ -49,6 +50,8 @@ pub enum Object {
     RayService(RayService),
     /// A RayCluster.
     RayCluster(RayCluster),
+    /// A batch/v1 Job.
+    BatchJob(Job),
     /// A Pod.
     Pod(Pod),
     /// A Service.
@@ -70,6 +73,8 @@ pub struct State {
     pub ray_services: BTreeMap<String, RayService>,
     /// RayClusters by `NAMESPACE/NAME`.
     pub ray_clusters: BTreeMap<String, RayCluster>,
+    /// batch/v1 Jobs by `NAMESPACE/NAME`.
+    pub batch_jobs: BTreeMap<String, Job>,
     /// Pods by `NAMESPACE/NAME`.
     pub pods: BTreeMap<String, Pod>,
     /// Services by `NAMESPACE/NAME`.
@@ -98,6 +103,7 @@ impl State {
             Object::Workload(object) => self.apply_workload(object, change.deleted),
             Object::RayService(object) => insert_or_remove(&mut self.ray_services, object, change.deleted),
             Object::RayCluster(object) => self.apply_cluster(object, change.deleted),
+            Object::BatchJob(object) => insert_or_remove(&mut self.batch_jobs, object, change.deleted),
             Object::Pod(object) => insert_or_remove(&mut self.pods, object, change.deleted),
             Object::Service(object) => insert_or_remove(&mut self.services, object, change.deleted),
             Object::HTTPRoute(object) => insert_or_remove(&mut self.http_routes, object, change.deleted),
@@ -114,6 +120,11 @@ impl State {
     /// Returns the RayCluster with this uid.
     pub fn cluster_with_uid(&self, uid: &str) -> Option<&RayCluster> {
         self.ray_clusters.get(self.cluster_keys.get(uid)?)
+    }
+
+    /// Returns the batch/v1 Job with this uid.
+    pub fn batch_job_with_uid(&self, uid: &str) -> Option<&Job> {
+        self.batch_jobs.values().find(|job| job.metadata.uid.as_deref() == Some(uid))
     }
 
     fn apply_workload(&mut self, workload: &Workload, gone: bool) {
@@ -171,6 +182,7 @@ impl Recorder {
         watches.spawn(tape.clone().follow(Object::Workload));
         watches.spawn(tape.clone().follow(Object::RayService));
         watches.spawn(tape.clone().follow(Object::RayCluster));
+        watches.spawn(tape.clone().follow(Object::BatchJob));
         watches.spawn(tape.clone().follow(Object::Pod));
         watches.spawn(tape.clone().follow(Object::Service));
         let serves_gateway_api = serves_gateway_api(&client).await;
@@ -193,6 +205,7 @@ impl Recorder {
         self.catch_up::<Workload>().await;
         self.catch_up::<RayService>().await;
         self.catch_up::<RayCluster>().await;
+        self.catch_up::<Job>().await;
         self.catch_up::<Pod>().await;
         if self.serves_gateway_api {
             self.catch_up::<HTTPRoute>().await;

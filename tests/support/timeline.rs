@@ -80,7 +80,7 @@ fn wrap(seconds: f64, subject: &str, what: &str) -> String {
 pub fn describe_change(before: &State, after: &State, change: &Change) -> Option<(String, String)> {
     match &change.object {
         Object::ClusterQueue(queue) => describe_cluster_queue(before, after, queue),
-        Object::Cohort(_) | Object::HTTPRoute(_) => None,
+        Object::Cohort(_) | Object::HTTPRoute(_) | Object::BatchJob(_) => None,
         Object::Workload(workload) => describe_workload(before, workload, change.deleted),
         Object::RayService(service) => describe_ray_service(before, service, change.deleted),
         Object::RayCluster(cluster) => describe_ray_cluster(before, cluster, change.deleted),

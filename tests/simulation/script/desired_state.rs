@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::job_step::{BatchJob, JobAction};
 use super::setup::{Quota, ResourceAmounts, Setup};
 use super::step::{Cluster, Delay, Pods, Script, ScriptStep, Service, StopPolicy, UserAction};
 
@@ -12,6 +13,8 @@ pub(crate) struct DesiredState {
     pub(crate) services: BTreeMap<String, Service>,
     /// Standalone clusters that were not deleted.
     pub(crate) clusters: BTreeMap<String, Cluster>,
+    /// Jobs that were not deleted, with their last spec unless the API server refused a change.
+    pub(crate) jobs: BTreeMap<String, BatchJob>,
     /// Quota of each queue.
     pub(crate) quotas: BTreeMap<String, Vec<Quota>>,
     /// Stop policies of each ClusterQueue and its LocalQueue.
@@ -85,6 +88,7 @@ impl DesiredState {
                 self.clusters.remove(cluster);
             }
             UserAction::DeleteOrphans { .. } => {}
+            UserAction::Job(act) => self.apply_to_job(act),
             UserAction::SetQuota { queue, quotas } => {
                 self.quotas.get_mut(queue).into_iter().for_each(|of| of.clone_from(quotas));
             }
@@ -94,6 +98,25 @@ impl DesiredState {
             UserAction::StopLocalQueue { queue, policy } => {
                 self.stop_policies.get_mut(queue).into_iter().for_each(|of| of.local = *policy);
             }
+        }
+    }
+
+    fn apply_to_job(&mut self, act: &JobAction) {
+        match act {
+            JobAction::Put(job) => {
+                self.jobs.entry(job.name.clone()).or_insert_with(|| job.clone());
+            }
+            JobAction::Scale { job, parallelism } => {
+                self.jobs.get_mut(job).into_iter().for_each(|job| job.parallelism = *parallelism);
+            }
+            JobAction::SetQueue { job, queue, .. } => {
+                self.jobs.get_mut(job).into_iter().for_each(|job| job.queue.clone_from(queue));
+            }
+            JobAction::Delete { job, .. } => {
+                self.jobs.remove(job);
+            }
+            // The queue manager decides whether a queued Job is suspended.
+            JobAction::Suspend { .. } | JobAction::DeletePods { .. } => {}
         }
     }
 
@@ -107,8 +130,10 @@ impl DesiredState {
     pub(crate) fn demand(&self, queue: &str) -> ResourceAmounts {
         let services = self.services.values().map(|service| (&service.queue, &service.pods));
         let clusters = self.clusters.values().map(|cluster| (&cluster.queue, &cluster.pods));
-        let own = services.chain(clusters).filter(|(of, _)| of.as_deref() == Some(queue));
-        own.fold(ResourceAmounts::default(), |sum, (_, pods)| sum.plus(pods.total_requests()))
+        let ray = services.chain(clusters).map(|(queue, pods)| (queue, pods.total_requests()));
+        let jobs = self.jobs.values().map(|job| (&job.queue, job.total_requests()));
+        let own = ray.chain(jobs).filter(|(of, _)| of.as_deref() == Some(queue));
+        own.fold(ResourceAmounts::default(), |sum, (_, requests)| sum.plus(requests))
     }
 }
 
@@ -163,6 +188,7 @@ impl Script {
     fn max_requests(&self) -> ResourceAmounts {
         let mut wishes = DesiredState::new(&self.setup);
         let mut largest: BTreeMap<String, Pods> = BTreeMap::new();
+        let mut largest_jobs: BTreeMap<String, ResourceAmounts> = BTreeMap::new();
         for ScriptStep { act, .. } in &self.steps {
             wishes.apply(act);
             let services = wishes.services.iter().map(|(name, service)| (name, &service.pods));
@@ -170,8 +196,13 @@ impl Script {
             for (name, pods) in services.chain(clusters) {
                 largest.entry(name.clone()).or_default().raise_to(pods);
             }
+            for (name, job) in &wishes.jobs {
+                let most = largest_jobs.entry(name.clone()).or_default();
+                *most = most.component_max(job.total_requests());
+            }
         }
-        largest.values().fold(ResourceAmounts::default(), |sum, pods| sum.plus(pods.total_requests()))
+        let ray = largest.values().map(Pods::total_requests);
+        ray.chain(largest_jobs.into_values()).fold(ResourceAmounts::default(), ResourceAmounts::plus)
     }
 }
 

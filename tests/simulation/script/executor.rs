@@ -25,7 +25,7 @@ const PATCH_DOES_NOT_APPLY: &str = "the server rejected our request due to an er
 /// Executes actions in a namespace.
 pub(crate) struct Executor<'a> {
     client: &'a Client,
-    place: &'a ScriptNamespace,
+    pub(super) place: &'a ScriptNamespace,
 }
 
 /// Returns the API resource of a kind.
@@ -33,6 +33,7 @@ pub(crate) fn api_resource(kind: &str) -> ApiResource {
     let (group, version) = match kind {
         "Namespace" | "Pod" | "Service" => ("", "v1"),
         "ControllerRevision" => ("apps", "v1"),
+        "Job" => ("batch", "v1"),
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
         "Event" => ("events.k8s.io", "v1"),
         "RayService" | "RayCluster" => ("ray.io", "v1"),
@@ -122,6 +123,7 @@ impl<'a> Executor<'a> {
                 self.delete("RayCluster", cluster, policy).await
             }
             UserAction::DeleteOrphans { cluster } => self.delete_orphans(cluster).await,
+            UserAction::Job(act) => self.execute_on_job(act).await,
             UserAction::SetQuota { queue, quotas } => {
                 let change = json!({"spec": {"resourceGroups": self.place.resource_groups(quotas)}});
                 self.merge("ClusterQueue", &self.place.cluster_scoped_name(queue), change).await
@@ -136,7 +138,7 @@ impl<'a> Executor<'a> {
         }
     }
 
-    fn api(&self, kind: &str) -> Api<DynamicObject> {
+    pub(super) fn api(&self, kind: &str) -> Api<DynamicObject> {
         let resource = api_resource(kind);
         match kind {
             "Namespace" | "ResourceFlavor" | "WorkloadPriorityClass" | "Cohort" | "ClusterQueue" | "GatewayClass" => {
@@ -153,14 +155,19 @@ impl<'a> Executor<'a> {
     }
 
     /// Applies an object, again while an object of this name is terminating.
-    async fn apply_until_live(&self, object: Value) -> Result<(), kube::Error> {
+    pub(super) async fn apply_until_live(&self, object: Value) -> Result<(), kube::Error> {
         while self.apply(object.clone()).await?.metadata.deletion_timestamp.is_some() {
-            tokio::time::sleep(POLL_INTERVAL).await;
+            Self::wait_for_deletion().await;
         }
         Ok(())
     }
 
-    async fn merge(&self, kind: &str, name: &str, change: Value) -> Result<(), kube::Error> {
+    /// Waits before it is checked again whether a terminating object is gone.
+    pub(super) async fn wait_for_deletion() {
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+
+    pub(super) async fn merge(&self, kind: &str, name: &str, change: Value) -> Result<(), kube::Error> {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
         ignore_not_found(self.api(kind).patch(name, &params, &Patch::Merge(change)).await)
     }
@@ -241,7 +248,7 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    async fn delete(&self, kind: &str, name: &str, policy: PropagationPolicy) -> Result<(), kube::Error> {
+    pub(super) async fn delete(&self, kind: &str, name: &str, policy: PropagationPolicy) -> Result<(), kube::Error> {
         let params = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
         ignore_not_found(self.api(kind).delete(name, &params).await)
     }

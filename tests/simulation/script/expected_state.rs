@@ -10,7 +10,7 @@ use super::manifests::{ScriptNamespace, deployment_name, image, ray_version, res
 use super::step::{Cluster, Pods, Script, Service};
 
 /// Returns the deviations from the desired state after a script that ends with [`Script::unblock`],
-/// one sentence each. `objects` must have all RayServices, RayClusters, Workloads, Pods and
+/// one sentence each. `objects` must have all RayServices, RayClusters, Jobs, Workloads, Pods and
 /// Services of the namespace.
 pub(crate) fn deviations<'a>(
     script: &Script,
@@ -27,6 +27,9 @@ pub(crate) fn deviations<'a>(
     }
     for cluster in wishes.clusters.values() {
         unmet.extend(found.check_cluster(cluster).err().map(|why| format!("RayCluster {}: {why}", cluster.name)));
+    }
+    for job in wishes.jobs.keys() {
+        unmet.extend(found.check_job(job).err().map(|why| format!("Job {job}: {why}")));
     }
     unmet.extend(found.leftovers(&wishes));
     unmet
@@ -105,6 +108,41 @@ impl<'a> ActualState<'a> {
         self.check_quota(found, cluster.queue.as_deref(), &pods)
     }
 
+    /// Checks that a Job is finished, or runs all its pods on the quota of one slice. The API server may
+    /// have refused changes, so the spec of the Job counts.
+    fn check_job(&self, name: &str) -> Result<(), String> {
+        let found = self.named("Job", name)?;
+        let terminating = found.pointer("/metadata/deletionTimestamp").is_some();
+        ensure(!terminating, || "is terminating".into())?;
+        let slices = self.slices(found);
+        if is_true(found, "Complete") || is_true(found, "Failed") {
+            return ensure(slices.is_empty(), || format!("is finished, and has Workloads {:?}", names(&slices)));
+        }
+        let number = |pointer: &str| found.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+        let is_suspended = found.pointer("/spec/suspend") == Some(&Value::Bool(true));
+        let queue = text(found, "/metadata/labels/kueue.x-k8s.io~1queue-name");
+        let parallelism = number("/spec/parallelism");
+        let is_active = |pod: &&&Value| !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
+        let owned = self.owned_by("Pod", found);
+        let pods: Vec<&Value> = owned.iter().filter(is_active).copied().collect();
+        if queue.is_empty() && is_suspended || !queue.is_empty() && parallelism == 0 {
+            ensure(pods.is_empty(), || format!("is not to run, and has pods {:?}", names(&pods)))?;
+            return ensure(slices.is_empty(), || format!("is not to run, and has Workloads {:?}", names(&slices)));
+        }
+        ensure(!is_suspended, || "is suspended".into())?;
+        let remaining = found.pointer("/spec/completions").and_then(Value::as_u64);
+        let remaining =
+            remaining.map_or(u64::MAX, |completions| completions.saturating_sub(number("/status/succeeded")));
+        let is_drained = remaining == u64::MAX && number("/status/succeeded") > 0;
+        let wanted = if is_drained { pods.len() as u64 } else { parallelism.min(remaining) };
+        ensure(pods.len() as u64 == wanted, || format!("wants {wanted} pods, and has {:?}", names(&pods)))?;
+        let waiting: Vec<&Value> = pods.iter().filter(|pod| !is_true(pod, "Ready")).copied().collect();
+        ensure(waiting.is_empty(), || format!("has pods that are not ready: {:?}", names(&waiting)))?;
+        // A Job that was admitted keeps its quota when its queue label changes, as in Kueue.
+        let held = slices.first().map_or(queue, |slice| text(slice, "/spec/queueName"));
+        if queue.is_empty() { Ok(()) } else { self.check_quota(found, Some(held), &pods) }
+    }
+
     /// Checks that a cluster is unsuspended, as desired, and complete. Returns its pods.
     fn check_pods(&self, cluster: &Value, wanted: &Pods) -> Result<Vec<&'a Value>, String> {
         let name = text(cluster, "/metadata/name");
@@ -153,6 +191,7 @@ impl<'a> ActualState<'a> {
             let name = text(object, "/metadata/name");
             let of_service = text(object, "/metadata/labels/ray.io~1originated-from-cr-name");
             match text(object, "/kind") {
+                "Job" => wishes.jobs.contains_key(name),
                 "RayService" => wishes.services.contains_key(name),
                 "RayCluster" if of_service.is_empty() => wishes.clusters.contains_key(name),
                 "RayCluster" => wishes.services.contains_key(of_service),
@@ -162,8 +201,13 @@ impl<'a> ActualState<'a> {
         let uids: Vec<&str> = self.objects.iter().map(|object| text(object, "/metadata/uid")).collect();
         // A LocalQueue is not among the objects, and stays.
         let is_job = |owner: &&Value| text(owner, "/kind") != "LocalQueue";
-        let is_orphan =
-            |object: &Value| owners(object).filter(is_job).any(|owner| !uids.contains(&text(owner, "/uid")));
+        // A terminating Workload is kept by its finalizer while pods use its quota.
+        let is_held = |object: &Value| {
+            text(object, "/kind") == "Workload" && object.pointer("/metadata/deletionTimestamp").is_some()
+        };
+        let is_orphan = |object: &Value| {
+            !is_held(object) && owners(object).filter(is_job).any(|owner| !uids.contains(&text(owner, "/uid")))
+        };
         let describe = |object: &&Value, what: &str| {
             format!("{} {} {what}", text(object, "/kind"), text(object, "/metadata/name"))
         };

@@ -207,7 +207,7 @@ impl ScriptNamespace {
         })
     }
 
-    fn metadata(&self, name: &str, queue: Option<&str>, priority: Option<&str>) -> Value {
+    pub(super) fn metadata(&self, name: &str, queue: Option<&str>, priority: Option<&str>) -> Value {
         let mut labels = json!({});
         if let Some(queue) = queue {
             labels["kueue.x-k8s.io/queue-name"] = queue.into();

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::job_step::JobAction;
 use super::setup::{Quota, ResourceAmounts, Setup, is_false};
 
 /// A setup and the actions that follow.
@@ -128,6 +129,8 @@ pub(crate) enum UserAction {
         /// Name of the cluster.
         cluster: String,
     },
+    /// Acts on a batch/v1 Job.
+    Job(JobAction),
     /// Sets the quota of a ClusterQueue.
     SetQuota {
         /// Name of the queue.

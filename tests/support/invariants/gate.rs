@@ -8,8 +8,8 @@ use sluice_api::ray::RayCluster;
 use sluice_jobframework::slice_record::SliceRecord;
 
 use super::{
-    Invariant, QUEUE_NAME_LABEL, Violation, clusters_of_job, is_admitted, is_live, is_unsuspended, job_uid, object_key,
-    slices_of_job,
+    Invariant, OPENED_BY_HAND_ANNOTATION, QUEUE_NAME_LABEL, Violation, clusters_of_job, is_admitted, is_live,
+    is_unsuspended, job_uid, object_key, slices_of_job,
 };
 use crate::history::State;
 
@@ -80,5 +80,5 @@ fn covers(slice: &Workload, needed: &BTreeMap<String, i32>) -> bool {
 
 /// Reports whether a test opened this gate by hand, which it marks with an annotation.
 fn is_tampered(cluster: &RayCluster) -> bool {
-    cluster.annotations().contains_key("test.sluice.dev/opened-by-hand")
+    cluster.annotations().contains_key(OPENED_BY_HAND_ANNOTATION)
 }

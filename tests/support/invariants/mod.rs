@@ -1,5 +1,6 @@
 //! Checks the invariants of the design after every change of a history.
 
+mod batch_jobs;
 mod delta;
 mod gate;
 mod physical;
@@ -19,11 +20,14 @@ use sluice_api::quantity::Amount;
 use sluice_api::ray::RayCluster;
 
 use super::history::{Change, Object, State};
+pub use batch_jobs::{job_uid_of_pod, names_queue};
 pub use physical::is_runnable;
 use tree::{Quotas, Usage};
 
 /// Label with the LocalQueue of a queued job.
 pub const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
+/// Annotation of a job whose gate a test opens by hand.
+const OPENED_BY_HAND_ANNOTATION: &str = "test.sluice.dev/opened-by-hand";
 const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 const REPLACEMENT_FOR_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 
@@ -130,7 +134,7 @@ impl InvariantChecker {
             quotas: Quotas::default(),
             previous_quotas: VecDeque::new(),
             decision_latency: on_the_way,
-            pods: physical::PodTracker::default(),
+            pods: physical::PodTracker::new(on_the_way),
         }
     }
 
@@ -169,9 +173,16 @@ impl InvariantChecker {
                 let opened = was.is_some_and(|was| !is_unsuspended(&was)) && is_unsuspended(cluster) && !change.deleted;
                 if opened { gate::check(&self.state, cluster) } else { Vec::new() }
             }
+            Object::BatchJob(job) => {
+                let was = self.state.batch_jobs.get(&object_key(job)).cloned();
+                self.state.apply(change);
+                self.pods.observe_batch_job(was.as_ref(), job, change.observed_at);
+                let was = was.filter(|_| !change.deleted);
+                was.map(|was| batch_jobs::check_gate(&self.state, &was, job)).unwrap_or_default()
+            }
             Object::Pod(pod) => {
                 self.state.apply(change);
-                let job = self.pods.observe(&self.state, pod, change.deleted);
+                let job = self.pods.observe(&self.state, pod, change.deleted, change.observed_at);
                 let mut found = self.pods.check(&self.state, job.as_ref());
                 found.extend(self.pods.check_recreate(&self.state, pod));
                 found

@@ -3,7 +3,10 @@
 //! their template.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use kube::ResourceExt;
 use sluice_api::kueue::Workload;
@@ -12,6 +15,7 @@ use sluice_api::ray::RayCluster;
 use sluice_api::ray::options::RayClusterUpgradeType;
 use sluice_queue::requests::pod_requests;
 
+use super::batch_jobs::{has_gated_template, is_of_batch_job, job_uid_of_pod, names_queue, queued_batch_job};
 use super::{
     Invariant, QUEUE_NAME_LABEL, Violation, add_maximum, counts_toward_usage, holds_quota, job_uid, job_uid_of_slice,
     mentions, object_key, owner_uid, replaced_slices, reserved_by, slices_of_job,
@@ -21,13 +25,16 @@ use crate::history::State;
 /// Label with the PodSet that a pod is counted in.
 const POD_SET: &str = "kueue.x-k8s.io/podset";
 
-/// Pods by the uid of their cluster. Clusters without pods have no entry.
-#[derive(Default)]
+/// Pods by the uid of their cluster or batch/v1 Job. Those without pods have no entry.
 pub(super) struct PodTracker {
     /// The pods that may run.
     by_cluster: BTreeMap<String, BTreeMap<String, RunnablePod>>,
     /// Template key of every existing pod, including gated and finished ones.
     template_keys: BTreeMap<String, BTreeMap<String, TemplateKey>>,
+    /// Times at which Jobs came into a queue, by uid.
+    queued_at: BTreeMap<String, Timestamp>,
+    /// Time within which the queue manager knows a change.
+    decision_latency: Duration,
 }
 
 /// Group of a pod, and image and resources of its first container.
@@ -39,17 +46,51 @@ struct RunnablePod {
     /// they were gated.
     pod_set: Option<String>,
     requests: Amounts,
+    /// True if it may run without quota until the queue manager has stopped it: it was created without
+    /// a scheduling gate, or ungated before its Job came into a queue.
+    is_exempt: bool,
 }
 
 /// Amounts by resource.
 type Amounts = BTreeMap<String, Amount>;
 
 impl PodTracker {
+    /// Returns a tracker without pods. The queue manager knows a change after `decision_latency`.
+    pub(super) fn new(decision_latency: Duration) -> Self {
+        Self {
+            by_cluster: BTreeMap::new(),
+            template_keys: BTreeMap::new(),
+            queued_at: BTreeMap::new(),
+            decision_latency,
+        }
+    }
+
+    /// Observes a change of a Job from `was`.
+    pub(super) fn observe_batch_job(&mut self, was: Option<&Job>, job: &Job, now: Timestamp) {
+        if was.is_some_and(|was| !names_queue(was)) && names_queue(job) {
+            self.queued_at.insert(job.uid().unwrap_or_default(), now);
+        }
+    }
+
+    /// Reports whether a pod that starts to run may do so without quota.
+    fn is_exempt(&self, state: &State, uid: &str, pod: &Pod, now: Timestamp) -> bool {
+        if !is_of_batch_job(pod) {
+            return false;
+        }
+        let is_new = self.template_keys.get(uid).is_none_or(|pods| !pods.contains_key(&object_key(pod)));
+        let job = state.batch_job_with_uid(uid);
+        let was_queued_late = self.queued_at.get(uid).is_some_and(|at| *at + self.decision_latency >= now);
+        is_new && job.is_some_and(|job| !has_gated_template(job))
+            || job.is_some_and(|job| !names_queue(job))
+            || was_queued_late
+    }
+
     /// Observes a pod. Returns the uid of the queued job that it belongs to, if any.
-    pub(super) fn observe(&mut self, state: &State, pod: &Pod, gone: bool) -> Option<String> {
+    pub(super) fn observe(&mut self, state: &State, pod: &Pod, gone: bool, now: Timestamp) -> Option<String> {
         let cluster = cluster_uid_of_pod(pod)
             .or_else(|| self.cluster_before_orphaning(pod))
             .or_else(|| uid_of_named_cluster(state, pod))?;
+        let is_exempt = self.is_exempt(state, &cluster, pod, now);
         let pods = self.by_cluster.entry(cluster.clone()).or_default();
         if gone || !is_runnable(pod) {
             pods.remove(&object_key(pod));
@@ -60,7 +101,9 @@ impl PodTracker {
             let spec = pod.spec.clone().unwrap_or_default();
             let requests = pod_requests(&spec).expect("requests of a pod that the API server accepted");
             let requests = requests.iter().map(|(resource, amount)| (resource.to_owned(), amount)).collect();
-            pods.insert(object_key(pod), RunnablePod { pod_set: pod.labels().get(POD_SET).cloned(), requests });
+            let pod_set = pod.labels().get(POD_SET).cloned();
+            let was = pods.get(&object_key(pod)).map(|was| was.is_exempt);
+            pods.insert(object_key(pod), RunnablePod { pod_set, requests, is_exempt: was.unwrap_or(is_exempt) });
         }
         let kinds = self.template_keys.entry(cluster.clone()).or_default();
         if gone {
@@ -112,7 +155,7 @@ impl PodTracker {
             });
             over.collect()
         };
-        let pods: Vec<&RunnablePod> = self.pods_of_job(state, job).collect();
+        let pods: Vec<&RunnablePod> = self.pods_of_job(state, job).filter(|pod| !pod.is_exempt).collect();
         let mut breaches = over(&format!("job {job}"), total_requests(pods.iter().copied()), &reserved_by(state, job));
         let named: BTreeSet<&String> = pods.iter().filter_map(|pod| pod.pod_set.as_ref()).collect();
         let by_set = reserved_by_pod_set(state, job);
@@ -210,11 +253,8 @@ pub fn is_runnable(pod: &Pod) -> bool {
 /// been reused by another cluster. For a submitter pod it is the uid of the RayJob that it was
 /// ungated for.
 fn cluster_uid_of_pod(pod: &Pod) -> Option<String> {
-    if let Some(job) = pod.labels().get("kueue.x-k8s.io/job-uid") {
-        return Some(job.clone());
-    }
-    if pod.labels().contains_key("batch.kubernetes.io/job-name") {
-        return owner_uid(pod).or_else(|| pod.labels().get("batch.kubernetes.io/controller-uid").cloned());
+    if is_of_batch_job(pod) {
+        return job_uid_of_pod(pod);
     }
     pod.labels().get("ray.io/cluster")?;
     owner_uid(pod)
@@ -230,6 +270,9 @@ fn uid_of_named_cluster(state: &State, pod: &Pod) -> Option<String> {
 fn job_uid_of_cluster(state: &State, cluster: &str) -> Option<String> {
     if let Some(cluster) = state.cluster_with_uid(cluster) {
         return cluster.labels().contains_key(QUEUE_NAME_LABEL).then(|| job_uid(state, cluster));
+    }
+    if let Some(queued) = queued_batch_job(state, cluster) {
+        return queued;
     }
     // The cluster was deleted but its pods may still exist: the job that reserved their quota must
     // still hold it.

@@ -199,7 +199,8 @@ fn validate_end(job: &Value) -> Vec<FieldError> {
         let why = format!("{field}>0 is invalid for finished job");
         errors.push(FieldError::invalid(format!("status.{field}"), &status[field], &why));
     }
-    if status["startTime"].is_null() {
+    let is_empty_and_suspended = job["spec"]["suspend"] == true && job["spec"]["completions"] == 0;
+    if status["startTime"].is_null() && !is_empty_and_suspended {
         errors.push(FieldError::required("status.startTime", "startTime is required for finished job"));
     }
     let uncounted = &status["uncountedTerminatedPods"];

@@ -101,6 +101,16 @@ fn job_is_complete_with_its_last_pod(#[case] spec: Value, #[case] succeeded: i64
 }
 
 #[test]
+fn suspended_job_without_completions_to_reach_is_complete() {
+    let mut cluster = ClusterFixture::new();
+
+    cluster.create(job(json!({"suspend": true, "parallelism": 0, "completions": 0, "completionMode": "Indexed"})));
+    cluster.run(2_000);
+
+    assert!(cluster.is_true("Complete"), "{}", cluster.job()["status"]);
+}
+
+#[test]
 fn ended_pods_are_recorded_before_they_are_counted() {
     let latencies =
         super::Latencies { job_counting: 500..=500, ..super::Latencies::fixed(super::SeededRandom::new(0)) };
