@@ -88,12 +88,16 @@ pub fn run_all(seeds: Range<u64>, case: fn(u64) -> Case) -> Summary {
     summary
 }
 
-/// Runs seeds until `is_wanted` accepts a report. Returns the seed and what `is_wanted` returned
-/// for it.
-pub fn find_seed(seeds: Range<u64>, is_wanted: impl Fn(&Report) -> Option<String> + Sync) -> Option<(u64, String)> {
+/// Runs the cases of seeds until `is_wanted` accepts a report. Returns the seed and what `is_wanted`
+/// returned for it.
+pub fn find_seed(
+    seeds: Range<u64>,
+    case: fn(u64) -> Case,
+    is_wanted: impl Fn(&Report) -> Option<String> + Sync,
+) -> Option<(u64, String)> {
     let first = Mutex::new(None);
     for_each_seed(seeds, |seed| {
-        let wanted = is_wanted(&run(&Case::from_seed(seed), false));
+        let wanted = is_wanted(&run(&case(seed), false));
         let mut first = first.lock().expect("no thread has panicked");
         *first = first.take().or(wanted.map(|what| (seed, what)));
         first.is_none()
