@@ -26,6 +26,7 @@ mod retention;
 mod slice_changes;
 mod spec_cache;
 pub mod store;
+mod terminating_workloads;
 pub mod tokens;
 mod triggers;
 pub mod unused_fields;

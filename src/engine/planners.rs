@@ -10,9 +10,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::ResourceExt;
 
 use super::ancestors::JobOfCluster;
-use super::cluster_state::{self, PodOwnerId, owner_key};
-use super::job_context::cluster_id;
-use super::owners::{controller_key, existing_cluster, is_standalone, owning_job_key};
+use super::cluster_state::{self, owner_key};
+use super::owners::{controller_key, is_standalone, owning_job_key};
 use super::planner_key::{JobKey, PlannerKey};
 use super::priorities;
 use super::recreate::RecreateState;
@@ -26,8 +25,7 @@ use sluice_jobframework::managed::{HoldReason, ManagementState};
 use sluice_jobframework::members::{MemberPods, is_live};
 use sluice_jobframework::pod_classifier::KnownTemplates;
 use sluice_jobframework::ray_cluster::cluster_member;
-use sluice_jobframework::slice_record::SliceRecord;
-use sluice_jobframework::{self as jobframework, DemandError, PodGroupDemands, slices};
+use sluice_jobframework::{DemandError, PodGroupDemands, slices};
 use sluice_plan::ObjectKey;
 use sluice_plan::{EventRecord, ObjectRef, Plan, Write};
 use sluice_queue::PreemptiblePart;
@@ -115,29 +113,7 @@ impl Engine {
             }
             return self.queue_adapter.plan_workload(&self.cluster_state, workload, now);
         }
-        let members = SliceRecord::from_workload(workload).unwrap_or_default().members;
-        let clusters: Vec<PodOwnerId> = members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
-        let is_used = clusters.iter().any(|cluster| {
-            self.may_run_pods(&cluster.uid) || self.has_orphaned_pods(&key.namespace, &cluster.key.name)
-        }) || clusters.iter().any(|cluster| self.is_sole_cover_of(workload, cluster));
-        let mut plan = jobframework::release_finalizer(workload, is_used);
-        // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
-        let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));
-        let clusters: Vec<ObjectRef> = clusters.map(|cluster| ObjectRef::of(cluster.as_ref())).collect();
-        plan.writes = plan.writes.into_iter().map(|write| write.blocked_while_in_flight(clusters.clone())).collect();
-        plan
-    }
-
-    /// Reports whether a cluster may run pods that no slice other than `slice` covers. Such a
-    /// cluster is suspended before its slice is released.
-    fn is_sole_cover_of(&self, slice: &Workload, cluster: &PodOwnerId) -> bool {
-        let Some(cluster) = existing_cluster(&self.cluster_state, cluster) else { return false };
-        let (_, managed) = self.covering_job(cluster);
-        let is_terminating = cluster.metadata.deletion_timestamp.is_some();
-        let may_run = cluster.spec.suspend != Some(true) && !is_terminating && managed.needs_quota();
-        let job = slice.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let of_job = self.workloads_of(job.map(|job| job.uid.as_str()).unwrap_or_default());
-        may_run && slices::covering(&slices::slices_of(of_job)).is_none()
+        self.plan_terminating_workload(key, workload)
     }
 
     /// Withholds a slice until the next plan of its job if the job plans to change or delete it;

@@ -8,7 +8,7 @@ use super::demand_error::DemandError;
 use super::new_slice::{build_pod_sets, new_slice, set_min_counts};
 use super::quota_request::QuotaRequest;
 use super::slice_record::{SliceRecord, fits_within};
-use super::slices::{Slice, SlicePhase, covering, holds_quota, newest_holder};
+use super::slices::{Slice, SlicePhase, covering, holds_quota, newest_holder, predecessor_name};
 use super::types::Priority;
 use super::{pod_admission, pod_sets, preemptible_parts, readiness, replacement, scale_up_steps};
 use sluice_api::condition::{self, ConditionUpdate};
@@ -163,7 +163,7 @@ fn request_slice(
         return Ok(());
     }
     let held_name = held.map(|held| held.workload.name_any());
-    let replaces_held = |slice: &Slice<'_>| held.is_none() || predecessor_name(slice.workload) == held_name;
+    let replaces_held = |slice: &Slice<'_>| held.is_none() || predecessor_name(slice.workload) == held_name.as_deref();
     let is_usable = |slice: &Slice<'_>| replaces_held(slice) && slice.is_consistent();
     let kept = pending.iter().position(|slice| is_usable(slice));
     let record = requested_record(request, held);
@@ -225,12 +225,6 @@ fn with_started_pods(held: &Slice<'_>, request: &QuotaRequest<'_>) -> SliceRecor
 fn delta_over(held: &Slice<'_>, request: &QuotaRequest<'_>) -> SliceRecord {
     let wanted = request.demand.record.clone();
     if request.context.reports_pods_ready { wanted.mark_starting(&with_started_pods(held, request)) } else { wanted }
-}
-
-/// Returns the name of the slice that this one replaces; `None` if it replaces none.
-fn predecessor_name(workload: &Workload) -> Option<String> {
-    let claim = workload.annotations().get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
-    Some(claim.rsplit_once('/').map_or(claim.as_str(), |(_, name)| name).to_owned())
 }
 
 /// Resizes a slice that holds quota to cover `record`, in place.
