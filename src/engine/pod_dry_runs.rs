@@ -30,7 +30,7 @@ pub(super) struct PodDryRuns {
     next_cleanup: Option<Timestamp>,
 }
 
-/// What is known of a template.
+/// The state of a template: its dry run and the answer.
 #[derive(Debug, Clone, Default)]
 struct Template {
     /// Time of the dry run that is not answered; `None` if there is none.

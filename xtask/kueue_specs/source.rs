@@ -106,7 +106,7 @@ fn use_existing_manager(root: &Path) -> Result<(), Failure> {
     Ok(std::fs::write(metrics, text)?)
 }
 
-/// What a helper does in place of reading a counter: specs rely on it to wait until the manager has
+/// Statement that a helper executes in place of reading a counter. Specs rely on it to wait until the manager has
 /// seen what they have just created.
 const WAIT: &str = "time.Sleep(500 * time.Millisecond)";
 

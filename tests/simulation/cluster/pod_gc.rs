@@ -19,7 +19,7 @@ pub(super) fn observe(context: &mut ControllerContext<'_>, id: &Arc<PodId>, pod:
     }
 }
 
-/// Marks a deleted pod as failed, if it is still unbound, so that whoever keeps it can let it go.
+/// Marks a deleted pod as failed, if it is still unbound, so that the Job controller removes its finalizer.
 pub(super) fn collect(now: Timestamp, api: &mut ApiServer, id: &PodId) {
     if id.find(api).is_some_and(|pod| is_stuck(pod)) {
         let failed = |pod: &mut Value| pod["status"]["phase"] = json!("Failed");

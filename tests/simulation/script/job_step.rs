@@ -36,7 +36,7 @@ pub(crate) struct BatchJob {
     /// Share of the pods that fail when they end, in percent.
     #[serde(default)]
     pub(crate) fails_percent: u32,
-    /// How it is created.
+    /// Circumstances of its creation.
     pub(crate) creation: Creation,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Completions {
     Indexed(u32),
 }
 
-/// How a Job is created.
+/// Circumstances in which a Job is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Creation {

@@ -12,7 +12,7 @@ use super::{pods, set_default};
 /// Labels of the pods with the name of their Job, and with its uid.
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
-/// Why a field cannot change.
+/// Message about a field that cannot change.
 const IMMUTABLE: &str = "field is immutable";
 /// Conditions that a Job keeps once they are True.
 const TERMINAL: [&str; 4] = ["SuccessCriteriaMet", "FailureTarget", "Complete", "Failed"];

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// How a Job ends. Each end has an interim condition while pods remain, and a final one.
+/// Outcomes of a Job. Each has an interim condition while pods remain, and a final one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobEnd {
     /// Its completions are reached, or a pod of a work queue succeeded and none is active.

@@ -32,7 +32,7 @@ pub(in crate::cluster) struct JobSnapshot {
     pub(super) pods: Vec<Arc<Value>>,
 }
 
-/// What follows a sync.
+/// Action that follows a sync.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Wait for a change.
