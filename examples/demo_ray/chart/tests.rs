@@ -34,7 +34,7 @@ fn series() -> Series {
         standings: vec![standing(0.0, "1"), standing(3.0, "2")],
         events: vec![
             event(1.0, UpgradeEventKind::Applied("2".to_owned())),
-            event(1.0, UpgradeEventKind::Waits("insufficient quota (too <little>)".to_owned())),
+            event(1.0, UpgradeEventKind::Waits("insufficient quota for cpu (fits once nominalQuota > 1)".to_owned())),
             event(2.0, UpgradeEventKind::Raised(3.0)),
             event(2.0, UpgradeEventKind::Admitted),
             event(3.0, UpgradeEventKind::Promoted("2".to_owned())),
@@ -51,7 +51,7 @@ fn picture_labels_the_events() {
         "version 1",
         "version 2",
         "upgrade applied",
-        "waits for quota: too &lt;little&gt;",
+        "waits for quota: fits once nominalQuota &gt; 1",
         "quota raised",
         "promoted",
         "p50",
