@@ -19,7 +19,8 @@ use sluice_plan::{Plan, Write, WriteRank};
 use sluice_queue::partial_admission::SLICE_ANNOTATION;
 use sluice_queue::{ReplacementSlice, status};
 
-/// Reconciles the slices with the demand of the job.
+/// Reconciles the slices with the demand of the job. One that has moved to another LocalQueue gives its
+/// quota back once it has stopped, and requests it there.
 ///
 /// # Errors
 /// If the API server rejects the pods for which quota would be requested.
@@ -39,6 +40,10 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         return Ok(());
     }
     match covering(slices) {
+        Some(held) if held.is_of_another_queue(context.job) && is_stopped(request) => {
+            plan.write(Write::delete(held.workload));
+            Ok(())
+        }
         Some(held)
             if request.feasibility.displaced_member().is_none()
                 && fits_within(&wanted.record.counts(), &held.granted_counts()) =>
@@ -64,6 +69,12 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         None if newest_holder(slices).is_some() => Ok(()),
         None => request_slice(request, slices, &pending, None, plan),
     }
+}
+
+/// Returns true if no pod of the job can run until a gate is opened.
+fn is_stopped(request: &QuotaRequest<'_>) -> bool {
+    request.context.orphaned_members.is_empty()
+        && request.members.iter().all(|member| !member.is_open && member.live_pods.is_empty())
 }
 
 /// Returns true if surplus quota is retained for what the job requests next, unless it is

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::PodSpec;
 use kube_core::ResourceExt;
 
+use super::generic_job::GenericJob;
 use super::shape::shape_of;
 use super::slice_record::{PodSetShapeCounts, PodShare, SliceRecord, fits_within};
 use super::types::{Member, PodGroupDemand};
@@ -119,6 +120,11 @@ impl Slice<'_> {
             pod_set(name).is_some_and(|pod_set| u32::try_from(pod_set.count).is_ok_and(|known| known == count))
         };
         counts.into_iter().all(has_count) && shares().all(has_shape)
+    }
+
+    /// Returns true if the job has moved to another LocalQueue since the slice was created.
+    pub(super) fn is_of_another_queue(&self, job: &dyn GenericJob) -> bool {
+        self.workload.spec.queue_name != job.queue_name()
     }
 
     /// Returns the flavors assigned to a PodSet.

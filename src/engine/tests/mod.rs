@@ -13,6 +13,7 @@ mod managed;
 mod ownership;
 mod partial_preemption;
 mod pod_dry_runs;
+mod queue_moves;
 mod ray_jobs;
 mod recreate;
 mod redis_cleanup;

@@ -1,0 +1,65 @@
+//! Jobs that move to another queue.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::control_plane::ControlPlane;
+use super::fixtures::{control_plane, job_metadata, put_cluster};
+use sluice_api::kueue::names;
+use sluice_queue::Settings;
+
+/// Adds a second queue, `other`, with quota for two pods.
+fn put_other_queue(plane: &mut ControlPlane) {
+    let mut queue = plane.object("ClusterQueue", "cq").clone();
+    queue["metadata"] = json!({"name": "other"});
+    plane.apply("ClusterQueue", json!({"metadata": {"name": "other"}, "spec": queue["spec"]}));
+    plane.apply("LocalQueue", json!({"metadata": {"name": "other"}, "spec": {"clusterQueue": "other"}}));
+}
+
+fn put_job(plane: &mut ControlPlane) {
+    let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
+    let spec = json!({"suspend": true, "parallelism": 2, "completions": 8, "template": template});
+    plane.apply("Job", json!({"metadata": job_metadata("mover", "low"), "spec": spec}));
+}
+
+#[rstest]
+#[case::job("Job", put_job, |plane: &ControlPlane| plane.running_and_gated("mover").0)]
+#[case::cluster(
+    "RayCluster",
+    |plane: &mut ControlPlane| put_cluster(plane, "mover", "low", 1),
+    |plane: &ControlPlane| plane.ungated_pod_count("mover")
+)]
+fn job_that_is_suspended_into_another_queue_runs_on_the_quota_of_that_queue(
+    #[case] kind: &str,
+    #[case] put: fn(&mut ControlPlane),
+    #[case] running: fn(&ControlPlane) -> usize,
+    #[values(false, true)] pods_linger: bool,
+) {
+    // Given a job that runs in one queue, and a cluster that waits there,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_other_queue(&mut plane);
+    put(&mut plane);
+    plane.advance(20);
+    assert_eq!(running(&plane), 2);
+    put_cluster(&mut plane, "waiting", "low", 1);
+    plane.advance(20);
+    assert_eq!(plane.ungated_pod_count("waiting"), 0);
+
+    // when it is suspended into another queue, then the cluster does not start before its pods are gone,
+    plane.pods_linger = pods_linger;
+    let labels = json!({(names::QUEUE_NAME_LABEL): "other"});
+    plane.apply(kind, json!({"metadata": {"name": "mover", "labels": labels}, "spec": {"suspend": true}}));
+    if pods_linger {
+        plane.advance(20);
+        assert_eq!(plane.ungated_pod_count("waiting"), 0);
+        plane.pods_linger = false;
+    }
+    plane.advance(60);
+
+    // and both run, each on the quota of its queue.
+    assert_eq!((running(&plane), plane.ungated_pod_count("waiting")), (2, 2));
+    let slice = plane.workload("mover");
+    let queue = slice.status.and_then(|status| status.admission).map(|admission| admission.cluster_queue);
+    assert_eq!((slice.spec.queue_name.as_deref(), queue.as_deref()), (Some("other"), Some("other")));
+}
