@@ -174,6 +174,10 @@ impl GenericJob for BatchJobAdapter<'_> {
         })
     }
 
+    fn has_complete_templates(&self) -> bool {
+        true
+    }
+
     /// A Job whose parallelism grew beyond its slice while it was suspended starts with what the slice
     /// covers, as one that grows while it runs continues with that. A slice is requested for all pods,
     /// so this is not how a Job starts first.

@@ -41,6 +41,11 @@ pub trait GenericJob {
     fn ungated_overrun(&self, _member: &Member, _share: &MemberShare) -> Option<String> {
         None
     }
+    /// Returns true if Kubernetes itself creates the pods, exactly as the templates say. An operator of
+    /// another process may add what they lack, such as the image of the submitter of a RayJob.
+    fn has_complete_templates(&self) -> bool {
+        false
+    }
     /// Returns true if a member may start with the part of its pods that its slice covers, because each
     /// other pod waits for quota behind its own scheduling gate.
     fn starts_in_part(&self) -> bool {

@@ -7,8 +7,8 @@ use super::slice_record::SliceRecord;
 use super::types::{Member, PodGroupDemand};
 use sluice_plan::{Plan, PodDryRun, PodVerdict};
 
-/// Returns true if the API server accepts the pods of every group in `record` that has no pod yet, and
-/// false if it has not answered. Plans the dry runs that are due.
+/// Returns true if the API server accepts the pods of every group in `record` that has no pod yet, or
+/// if they are not known in full, and false if it has not answered. Plans the dry runs that are due.
 ///
 /// # Errors
 /// If it rejects the pods of a group.
@@ -18,6 +18,9 @@ pub(super) fn accepts_pods(
     plan: &mut Plan,
 ) -> Result<bool, DemandError> {
     let context = request.context;
+    if !context.creates_pods && !context.job.has_complete_templates() {
+        return Ok(true);
+    }
     let mut is_answered = true;
     let members = request.members.iter().filter(|member| record.member(&member.uid).is_some());
     for (member, group) in members.flat_map(groups_without_pods) {
