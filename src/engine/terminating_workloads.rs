@@ -3,13 +3,12 @@
 use kube_core::ResourceExt;
 
 use super::Engine;
-use super::cluster_state::{PodOwnerId, owner_key};
+use super::cluster_state::PodOwnerId;
 use super::job_context::cluster_id;
 use super::owners::existing_cluster;
-use sluice_api::condition;
-use sluice_api::kueue::{Workload, names};
+use sluice_api::kueue::Workload;
 use sluice_jobframework as jobframework;
-use sluice_jobframework::slice_record::{MemberShare, SliceRecord};
+use sluice_jobframework::slice_record::SliceRecord;
 use sluice_jobframework::slices;
 use sluice_plan::{ObjectKey, ObjectRef, Plan};
 
@@ -21,7 +20,6 @@ impl Engine {
         let is_used = clusters.iter().any(|cluster| {
             self.may_run_pods(&cluster.uid) || self.has_orphaned_pods(&key.namespace, &cluster.key.name)
         }) || clusters.iter().any(|cluster| self.is_sole_cover_of(workload, cluster));
-        let is_used = is_used && !self.is_taken_over(workload, &members);
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
         let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));
@@ -40,23 +38,5 @@ impl Engine {
         let job = slice.owner_references().iter().find(|owner| owner.controller == Some(true));
         let of_job = self.workloads_of(job.map(|job| job.uid.as_str()).unwrap_or_default());
         may_run && slices::covering(&slices::slices_of(of_job)).is_none()
-    }
-
-    /// Reports whether an admitted successor covers the members of a slice, so that its quota is in use
-    /// no longer. It would have been finished, had its job not been deleted before that was written.
-    fn is_taken_over(&self, slice: &Workload, members: &[MemberShare]) -> bool {
-        let Some(job) = slice.labels().get(names::JOB_UID_LABEL) else { return false };
-        let of_job = self.cluster_state.workloads.by_index(&owner_key(job)).map(AsRef::as_ref);
-        let name = slice.name_any();
-        of_job.filter(|other| slices::predecessor_name(other).is_some_and(|replaced| *replaced == name)).any(
-            |successor: &Workload| {
-                let conditions = successor.conditions();
-                let record = SliceRecord::from_workload(successor).unwrap_or_default();
-                successor.namespace() == slice.namespace()
-                    && condition::is_true(conditions, names::ADMITTED)
-                    && !condition::is_true(conditions, names::FINISHED)
-                    && members.iter().all(|member| record.member(&member.uid).is_some())
-            },
-        )
     }
 }

@@ -27,7 +27,7 @@ pub struct SimulatedWorld {
     delivered: usize,
     last_change: Timestamp,
     /// Numbers of the write requests of Sluice by verb and plural, such as `create pods`, including
-    /// those that failed or changed nothing.
+    /// those that failed or changed nothing, without dry runs.
     pub writes: BTreeMap<String, u64>,
     /// Wakes waiters in the order of their arrival, which a watch channel does not guarantee.
     change_notify: Arc<Notify>,
@@ -104,7 +104,9 @@ impl SharedWorld {
     pub fn handle_request(&self, request: Request<Bytes>) -> RequestOutcome {
         let (now, mut world) = (self.time.now(), self.lock());
         let is_from_sluice = request.extensions().get() == Some(&UserName::SLUICE);
-        if let Some(write) = write_kind(request.method(), request.uri().path()).filter(|_| is_from_sluice) {
+        let is_dry_run = request.uri().query().unwrap_or_default().contains("dryRun=All");
+        let counts = is_from_sluice && !is_dry_run;
+        if let Some(write) = write_kind(request.method(), request.uri().path()).filter(|_| counts) {
             *world.writes.entry(write).or_default() += 1;
         }
         let outcome = match world.api.handle(now, request) {
