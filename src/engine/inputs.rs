@@ -7,7 +7,7 @@ use sluice_plan::{PodDryRunId, ServeReply, Write};
 use super::WriteId;
 use super::cluster_state::{Object, ObjectList};
 
-/// An input to the engine: a watch event, a write result or a Serve reply.
+/// An input to the engine: a watch event, a write result, a Serve reply or the answer to a dry run.
 #[derive(Debug, Clone)]
 pub enum EngineInput {
     /// A watch listed all objects in its scope.

@@ -385,12 +385,12 @@ impl Engine {
     /// later.
     fn dispatch(&mut self, now: Timestamp, planner: PlannerKey, plan: Plan, effects: &mut Vec<Command>) {
         let Plan { writes, events, serve_calls, pod_dry_runs, wake_at } = plan;
-        let mut wakes = vec![wake_at];
+        let mut overdue_at = None;
         if let PlannerKey::Job(job) = &planner {
             for slice in self.slice_changes.record(job, &writes) {
                 self.work_queue.enqueue(PlannerKey::Workload(slice));
             }
-            wakes.push(self.begin_dry_runs(now, job, pod_dry_runs, effects));
+            overdue_at = self.begin_dry_runs(now, job, pod_dry_runs, effects);
         }
         let begun = self.writes.begin(&planner, writes, events, &self.cluster_state, now);
         effects.extend(begun.sent.into_iter().map(|(id, write)| Command::Write(id, write)));
@@ -404,7 +404,7 @@ impl Engine {
         if begun.changes_failures {
             self.work_queue.enqueue(planner.clone());
         }
-        wakes.push(begun.retry_at);
+        let wakes = [wake_at, begun.retry_at, overdue_at];
         self.work_queue.enqueue_at(planner, wakes.into_iter().flatten().min());
     }
 

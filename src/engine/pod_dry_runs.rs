@@ -123,7 +123,9 @@ impl PodDryRuns {
         }
         self.next_cleanup = Some(now + CLEANUP_INTERVAL);
         self.by_template.retain(|_, template| {
-            let is_in_flight = template.in_flight_since.is_some_and(|since| now < since + TIMEOUT);
+            // An overdue one stays until its jobs have been planned, which count its pods as accepted.
+            let kept_for = TIMEOUT + CLEANUP_INTERVAL;
+            let is_in_flight = template.in_flight_since.is_some_and(|since| now < since + kept_for);
             let is_known = match &template.answer {
                 Some(Answer::Accepted { until }) => now < *until,
                 Some(Answer::Rejected { retry_at, .. }) => now < *retry_at + MAX_RETRY,
@@ -300,6 +302,11 @@ mod tests {
 
         assert!(is_sent);
         assert_eq!(runs.verdict(&id("a"), overdue_at), PodVerdict::Accepted);
+
+        // Also if a cleanup comes first.
+        let later = overdue_at.max(START + CLEANUP_INTERVAL);
+        runs.begin(&id("b"), &job("two"), later);
+        assert_eq!(runs.verdict(&id("a"), later), PodVerdict::Accepted);
     }
 
     #[test]

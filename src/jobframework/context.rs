@@ -46,3 +46,11 @@ pub struct ReconcileContext<'a> {
     /// Current time.
     pub now: Timestamp,
 }
+
+impl ReconcileContext<'_> {
+    /// Returns true if no pod of the job, which has these members, runs or can start until a gate is
+    /// opened.
+    pub(super) fn is_stopped(&self, members: &[Member]) -> bool {
+        self.orphaned_members.is_empty() && members.iter().all(|member| !member.is_open && member.live_pods.is_empty())
+    }
+}

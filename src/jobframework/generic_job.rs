@@ -96,7 +96,7 @@ pub trait GenericJob {
 }
 
 impl dyn GenericJob + '_ {
-    /// Deletes the job, and its dependents in the background.
+    /// Returns the write that deletes the job, and its dependents in the background.
     pub fn delete(&self) -> Write {
         let uid = self.meta().uid.clone().unwrap_or_default();
         Write::new(self.reference(), WriteOp::Delete { uid, foreground: false })

@@ -175,8 +175,7 @@ fn max_execution_seconds(job: &dyn GenericJob) -> Result<Option<i32>, DemandErro
 
 /// Releases the quota of an evicted slice once no pod uses it.
 fn release_evicted(context: &ReconcileContext<'_>, slices: &[slices::Slice<'_>], members: &[Member], plan: &mut Plan) {
-    let quiet = context.orphaned_members.is_empty()
-        && members.iter().all(|member| !member.is_open && member.live_pods.is_empty());
+    let quiet = context.is_stopped(members);
     // A slice that replaced an admitted one is released after that one has finished: otherwise the
     // quota of the replaced slice would be counted again.
     let alone = slices.iter().all(|slice| slice.phase != slices::SlicePhase::Admitted);

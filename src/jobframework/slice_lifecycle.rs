@@ -40,7 +40,7 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         return Ok(());
     }
     match covering(slices) {
-        Some(held) if held.is_of_another_queue(context.job) && is_stopped(request) => {
+        Some(held) if held.is_of_another_queue(context.job) && context.is_stopped(request.members) => {
             plan.write(Write::delete(held.workload));
             Ok(())
         }
@@ -69,12 +69,6 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         None if newest_holder(slices).is_some() => Ok(()),
         None => request_slice(request, slices, &pending, None, plan),
     }
-}
-
-/// Returns true if no pod of the job can run until a gate is opened.
-fn is_stopped(request: &QuotaRequest<'_>) -> bool {
-    request.context.orphaned_members.is_empty()
-        && request.members.iter().all(|member| !member.is_open && member.live_pods.is_empty())
 }
 
 /// Returns true if surplus quota is retained for what the job requests next, unless it is

@@ -353,3 +353,15 @@ fn evicted_successor_stays_pending_under_the_same_name() {
     // then it keeps its position in the queue.
     assert!(plan.writes.is_empty(), "{plan:?}");
 }
+
+/// Kueue gives its Workload the name of our first slice.
+#[test]
+fn slice_that_replaces_a_workload_of_kueue_has_another_name() {
+    let (active, mut of_kueue) = serving();
+    of_kueue.annotations_mut().remove(sluice_queue::partial_admission::SLICE_ANNOTATION);
+
+    let slice = created_slice(&plan_for(&job(vec![active]), &[&of_kueue])).expect("a slice");
+
+    let first = of_kueue.metadata.name.expect("a name");
+    assert_eq!(slice.metadata.name, Some(format!("{first}-2")));
+}

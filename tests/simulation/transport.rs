@@ -22,7 +22,7 @@ use crate::api::{UserName, Watch};
 use crate::cluster::NoResponse;
 use crate::faults::{Fault, FaultInjector, RequestKind};
 use crate::rng::SeededRandom;
-use crate::wire_log::{LogEntry, WireLog};
+use crate::wire_log::{LogEntry, WireLog, is_dry_run};
 use crate::world::{RequestOutcome, SharedWorld};
 
 /// Interval of bookmarks in watches that request them, as in the API server.
@@ -92,7 +92,7 @@ impl FaultyConnection {
     }
 
     async fn deliver(self, request: Request<Bytes>, mut answer: oneshot::Sender<Result<StreamingResponse, BoxError>>) {
-        if is_dry_run(&request) {
+        if is_dry_run(request.uri()) {
             return self.answer_dry_run(request, answer);
         }
         let (number, fault) =
@@ -236,10 +236,6 @@ fn request_kind(request: &Request<Bytes>) -> RequestKind {
         Method::GET => RequestKind::Read,
         _ => RequestKind::Write,
     }
-}
-
-fn is_dry_run(request: &Request<Bytes>) -> bool {
-    request.uri().query().unwrap_or_default().contains("dryRun=All")
 }
 
 /// True for requests of the Gateway API, which most histories do not use.

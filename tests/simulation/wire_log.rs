@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{Method, Request, Uri};
 
 use crate::faults::Fault;
 
@@ -36,6 +36,11 @@ impl LogEntry {
     pub fn set_response(&mut self, code: u16, body: &[u8]) {
         (self.status, self.response_hash) = (code, hash(SEED, body));
     }
+}
+
+/// Reports whether a request is a dry run, which stores nothing.
+pub fn is_dry_run(uri: &Uri) -> bool {
+    uri.query().unwrap_or_default().contains("dryRun=All")
 }
 
 /// Returns verb and plural of a write, such as `create pods`. None for other requests.

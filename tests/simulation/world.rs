@@ -13,7 +13,7 @@ use crate::api::{ApiResponse, ApiServer, ResourceKind, UserName, Watch, kinds};
 use crate::cluster::SimulatedCluster;
 use crate::observer::Observer;
 use crate::time::VirtualTime;
-use crate::wire_log::write_kind;
+use crate::wire_log::{is_dry_run, write_kind};
 
 /// The state behind the wire.
 pub struct SimulatedWorld {
@@ -104,8 +104,7 @@ impl SharedWorld {
     pub fn handle_request(&self, request: Request<Bytes>) -> RequestOutcome {
         let (now, mut world) = (self.time.now(), self.lock());
         let is_from_sluice = request.extensions().get() == Some(&UserName::SLUICE);
-        let is_dry_run = request.uri().query().unwrap_or_default().contains("dryRun=All");
-        let counts = is_from_sluice && !is_dry_run;
+        let counts = is_from_sluice && !is_dry_run(request.uri());
         if let Some(write) = write_kind(request.method(), request.uri().path()).filter(|_| counts) {
             *world.writes.entry(write).or_default() += 1;
         }

@@ -184,15 +184,20 @@ fn job_with_uncovered_running_pods_is_suspended_until_they_are_gone() {
     assert_eq!(plane.running_and_gated("sum"), (2, 2));
 }
 
-#[test]
-fn increased_parallelism_of_a_running_job_waits_for_quota() {
+/// A control plane with a Job `sum` that runs two of its four pods, because there is no quota for more.
+fn with_job_beyond_its_quota() -> ControlPlane {
     let mut plane = control_plane(Settings::default(), "2");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
     plane.advance(10);
-
     plane.apply("Job", json!({"metadata": {"name": "sum"}, "spec": {"parallelism": 4}}));
     plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (2, 2));
+    plane
+}
+
+#[test]
+fn increased_parallelism_of_a_running_job_waits_for_quota() {
+    let mut plane = with_job_beyond_its_quota();
     set_quota(&mut plane, "3");
     plane.advance(10);
     assert_eq!(plane.running_and_gated("sum"), (3, 1));
@@ -206,12 +211,7 @@ fn increased_parallelism_of_a_running_job_waits_for_quota() {
 #[test]
 fn job_that_is_suspended_by_hand_after_it_grew_beyond_its_quota_resumes() {
     // Given a Job that runs two of its four pods, because there is no quota for more,
-    let mut plane = control_plane(Settings::default(), "2");
-    put_job(&mut plane, "sum", "low", json!({"parallelism": 2}));
-    plane.advance(10);
-    plane.apply("Job", json!({"metadata": {"name": "sum"}, "spec": {"parallelism": 4}}));
-    plane.advance(10);
-    assert_eq!(plane.running_and_gated("sum"), (2, 2));
+    let mut plane = with_job_beyond_its_quota();
 
     // when its owner suspends it, then it runs with the quota that it holds,
     plane.apply("Job", json!({"metadata": {"name": "sum"}, "spec": {"suspend": true}}));

@@ -3,8 +3,9 @@
 use rstest::rstest;
 use serde_json::json;
 
+use super::batch_jobs::put_job;
 use super::control_plane::ControlPlane;
-use super::fixtures::{control_plane, job_metadata, put_cluster, put_service, scale_cluster};
+use super::fixtures::{control_plane, put_cluster, put_service, scale_cluster};
 use crate::WriteError;
 use sluice_queue::Settings;
 
@@ -16,14 +17,12 @@ fn rejecting(cpu: &str) -> ControlPlane {
     plane
 }
 
-fn put_job(plane: &mut ControlPlane) {
-    let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
-    let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
-    plane.apply("Job", json!({"metadata": job_metadata("a", "low"), "spec": {"suspend": true, "parallelism": 2, "template": template}}));
+fn put_suspended_job(plane: &mut ControlPlane) {
+    put_job(plane, "a", "low", json!({"suspend": true, "parallelism": 2}));
 }
 
 #[rstest]
-#[case::of_a_job("Job", put_job, "main")]
+#[case::of_a_job("Job", put_suspended_job, "main")]
 #[case::of_a_cluster("RayCluster", |plane: &mut ControlPlane| put_cluster(plane, "a", "low", 1), "head")]
 #[case::of_a_service("RayService", |plane: &mut ControlPlane| put_service(plane, "a", "low", "2.52.0"), "head")]
 fn rejected_pods_hold_no_quota(#[case] kind: &str, #[case] put: fn(&mut ControlPlane), #[case] pod_set: &str) {
@@ -49,7 +48,7 @@ fn rejected_pods_hold_no_quota(#[case] kind: &str, #[case] put: fn(&mut ControlP
 fn rejected_pods_are_tried_again_once_their_namespace_changes() {
     // Given a Job whose pods are rejected,
     let mut plane = rejecting("2");
-    put_job(&mut plane);
+    put_suspended_job(&mut plane);
     plane.advance(20);
     assert!(plane.workloads("a").is_empty());
 

@@ -3,8 +3,9 @@
 use rstest::rstest;
 use serde_json::json;
 
+use super::batch_jobs::put_job;
 use super::control_plane::ControlPlane;
-use super::fixtures::{control_plane, job_metadata, put_cluster};
+use super::fixtures::{control_plane, put_cluster};
 use sluice_api::kueue::names;
 use sluice_queue::Settings;
 
@@ -16,15 +17,12 @@ fn put_other_queue(plane: &mut ControlPlane) {
     plane.apply("LocalQueue", json!({"metadata": {"name": "other"}, "spec": {"clusterQueue": "other"}}));
 }
 
-fn put_job(plane: &mut ControlPlane) {
-    let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1"}}});
-    let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
-    let spec = json!({"suspend": true, "parallelism": 2, "completions": 8, "template": template});
-    plane.apply("Job", json!({"metadata": job_metadata("mover", "low"), "spec": spec}));
-}
-
 #[rstest]
-#[case::job("Job", put_job, |plane: &ControlPlane| plane.running_and_gated("mover").0)]
+#[case::job(
+    "Job",
+    |plane: &mut ControlPlane| put_job(plane, "mover", "low", json!({"suspend": true, "parallelism": 2, "completions": 8})),
+    |plane: &ControlPlane| plane.running_and_gated("mover").0,
+)]
 #[case::cluster(
     "RayCluster",
     |plane: &mut ControlPlane| put_cluster(plane, "mover", "low", 1),

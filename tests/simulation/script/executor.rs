@@ -80,7 +80,7 @@ impl<'a> Executor<'a> {
     /// Executes an action.
     ///
     /// # Errors
-    /// When the API server rejects a request, except if the object does not exist.
+    /// If the API server rejects a request, except if the object does not exist.
     pub(crate) async fn execute(&self, act: &UserAction) -> Result<(), kube::Error> {
         match act {
             UserAction::PutService(service) => {

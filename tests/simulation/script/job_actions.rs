@@ -64,7 +64,7 @@ impl Executor<'_> {
     /// Executes an action on a Job.
     ///
     /// # Errors
-    /// When the API server rejects a request, except if the object does not exist.
+    /// If the API server rejects a request, except if the object does not exist.
     pub(super) async fn execute_on_job(&self, act: &JobAction) -> Result<(), kube::Error> {
         match act {
             JobAction::Put(job) => self.put_job(job).await,
