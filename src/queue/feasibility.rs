@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 
 use super::ObjectKey;
 use super::cached_workload::CachedWorkload;
-use super::flavor_assigner::{AssignmentUnit as SlotOfSet, Diagnosis, FlavorAssigner, MAX_COMBINATIONS, Predecessor};
-use super::ledger::{FlavorResourceQuantities, add_to, to_amount};
+use super::flavor_assigner::{
+    AssignedFlavor, AssignmentUnit as SlotOfSet, Diagnosis, FlavorAssigner, PartialAssignment, Predecessor,
+};
+use super::flavor_backtracking::MAX_COMBINATIONS;
+use super::ledger::to_amount;
 use super::pending::FlavorRejection;
 use super::scheduler::{CachedClusterQueue, Scheduler};
 use super::shortfall::BindingLimit;
@@ -103,17 +106,18 @@ impl FeasibilityChecker<'_> {
             requests: &self.requests,
         };
         let mut found = Diagnosis { rejections: Some(Vec::new()), ..Diagnosis::default() };
-        let (slots, _) = attempt.assignment_units(&counts, &mut found);
+        let (slots, _) = attempt.assignment_units(&counts, &self.scheduler.tree, &mut found);
         let mut obstacles = found.rejections.unwrap_or_default();
         obstacles.extend(slots.iter().flat_map(|slot| rejections(&attempt, slot, &self.scheduler.tree)));
         if !obstacles.is_empty() {
             return Feasibility::NoMatchingFlavor(obstacles);
         }
         let mut search = MinimalDeficitSearch { checker: self, assigner: &attempt, combinations: 0, best: None };
-        search.search(&slots, &mut FlavorResourceQuantities::new());
-        match search.best.map(|best| best.deficits).unwrap_or_default() {
-            deficits if deficits.is_empty() => Feasibility::Fits,
-            deficits => {
+        search.search(&slots, &mut PartialAssignment::default());
+        match search.best.map(|best| best.deficits) {
+            None => Feasibility::NoMatchingFlavor(Vec::new()),
+            Some(deficits) if deficits.is_empty() => Feasibility::Fits,
+            Some(deficits) => {
                 Feasibility::ExceedsQuota(deficits.into_iter().map(|(fr, missing)| self.deficit(fr, missing)).collect())
             }
         }
@@ -146,7 +150,7 @@ impl FeasibilityChecker<'_> {
 fn rejections(attempt: &FlavorAssigner<'_>, slot: &SlotOfSet<'_>, tree: &CohortTree) -> Vec<FlavorRejection> {
     let mut problems = Vec::new();
     for flavor in &slot.group.flavors {
-        let Some(objection) = attempt.ineligibility(slot, flavor) else { return Vec::new() };
+        let Some(objection) = attempt.ineligibility(slot, flavor, &[]) else { return Vec::new() };
         problems.push(attempt.rejection(slot, flavor, objection, tree));
     }
     problems
@@ -168,8 +172,9 @@ struct DeficitOfChoice {
 }
 
 impl MinimalDeficitSearch<'_> {
-    fn search(&mut self, slots: &[SlotOfSet<'_>], taken: &mut FlavorResourceQuantities) {
+    fn search(&mut self, slots: &[SlotOfSet<'_>], taken: &mut PartialAssignment) {
         let deficits: Vec<(FlavorResourceId, i128)> = taken
+            .usage
             .iter()
             .map(|(fr, amount)| (*fr, amount - self.checker.potential_available(*fr)))
             .filter(|(_, missing)| *missing > 0)
@@ -183,12 +188,12 @@ impl MinimalDeficitSearch<'_> {
             self.best = Some(DeficitOfChoice { deficits, cost });
             return;
         };
-        for flavor in &slot.group.flavors {
+        for (index, flavor) in slot.group.flavors.iter().enumerate() {
             self.combinations += 1;
             if self.combinations >= MAX_COMBINATIONS && self.best.is_some() {
                 return;
             }
-            if self.assigner.ineligibility(slot, flavor).is_some() {
+            if self.assigner.ineligibility(slot, flavor, &taken.flavors).is_some() {
                 continue;
             }
             let parts: Option<Vec<(FlavorResourceId, i128)>> = slot
@@ -197,9 +202,9 @@ impl MinimalDeficitSearch<'_> {
                 .map(|(resource, amount)| Some((flavor.flavor_resource(resource)?, *amount)))
                 .collect();
             let Some(parts) = parts else { continue };
-            parts.iter().for_each(|(fr, amount)| add_to(taken, *fr, *amount));
+            taken.push(AssignedFlavor { unit: slot.position, flavor: index }, parts.iter().copied());
             self.search(rest, taken);
-            parts.iter().for_each(|(fr, amount)| add_to(taken, *fr, -amount));
+            taken.pop(parts.iter().copied());
         }
     }
 }

@@ -19,9 +19,6 @@ use super::workload_requests::{PodSetRequests, WorkloadRequests};
 use sluice_api::kueue::{Admission, PodSetAssignment, ResourceFlavorSpec};
 use sluice_api::quantity::Amount;
 
-/// Maximum number of flavor combinations to try before a workload is considered not to fit.
-pub(super) const MAX_COMBINATIONS: usize = 512;
-
 /// The slice that a workload replaces and whose quota it takes over.
 #[derive(Debug, Clone)]
 pub(super) struct Predecessor<'a> {
@@ -31,7 +28,7 @@ pub(super) struct Predecessor<'a> {
 }
 
 impl Predecessor<'_> {
-    fn usage_of(&self, fr: FlavorResourceId) -> i128 {
+    pub(super) fn usage_of(&self, fr: FlavorResourceId) -> i128 {
         self.usage.get(&fr).copied().unwrap_or_default()
     }
 
@@ -85,10 +82,31 @@ pub(super) struct Assignment {
 
 /// Flavor that is assigned to one unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct AssignedFlavor {
-    unit: UnitPosition,
+pub(super) struct AssignedFlavor {
+    pub(super) unit: UnitPosition,
     /// Index of the flavor in the group.
-    flavor: usize,
+    pub(super) flavor: usize,
+}
+
+/// Flavors that the first units of an assignment have, and what they request there.
+#[derive(Debug, Default)]
+pub(super) struct PartialAssignment {
+    pub(super) usage: FlavorResourceQuantities,
+    pub(super) flavors: Vec<AssignedFlavor>,
+}
+
+impl PartialAssignment {
+    /// Assigns a flavor to the next unit.
+    pub(super) fn push(&mut self, assigned: AssignedFlavor, requests: impl Iterator<Item = (FlavorResourceId, i128)>) {
+        requests.for_each(|(fr, amount)| add_to(&mut self.usage, fr, amount));
+        self.flavors.push(assigned);
+    }
+
+    /// Takes back the last flavor, which was assigned with the same requests.
+    pub(super) fn pop(&mut self, requests: impl Iterator<Item = (FlavorResourceId, i128)>) {
+        requests.for_each(|(fr, amount)| add_to(&mut self.usage, fr, -amount));
+        self.flavors.pop();
+    }
 }
 
 impl Assignment {
@@ -118,12 +136,27 @@ pub(super) struct AssignmentUnit<'a> {
     pub(super) pod_set: &'a PodSetRequests,
     pub(super) group: &'a QuotaGroup,
     pub(super) requests: Vec<(&'a str, i128)>,
+    /// Its flavors have node labels that may contradict those of another unit of the pod set.
+    pub(super) may_contradict: bool,
+    /// Flavors that go with no flavors of the other units of the pod set, and the reason for each.
+    pub(super) excluded: BTreeMap<String, String>,
+}
+
+impl<'a> AssignmentUnit<'a> {
+    pub(super) fn new(
+        position: UnitPosition,
+        pod_set: &'a PodSetRequests,
+        group: &'a QuotaGroup,
+        requests: Vec<(&'a str, i128)>,
+    ) -> Self {
+        Self { position, pod_set, group, requests, may_contradict: false, excluded: BTreeMap::new() }
+    }
 }
 
 /// A flavor for an assignment unit, and the mode in which its resources can be assigned.
 #[derive(Debug, Clone)]
-struct FlavorChoice {
-    flavor: usize,
+pub(super) struct FlavorChoice {
+    pub(super) assigned: AssignedFlavor,
     /// Mode of the resource that the fungibility rules prefer least. Decides which flavor is
     /// chosen.
     least_preferred: AssignmentMode,
@@ -131,22 +164,31 @@ struct FlavorChoice {
     /// from `means` if preemption is preferred over borrowing: a resource that borrows is then less
     /// preferred than one that needs preemption, although only the former can be assigned
     /// immediately.
-    preemption: PreemptionMode,
+    pub(super) preemption: PreemptionMode,
     /// Highest borrowing level of its resources.
-    borrowing_level: u32,
+    pub(super) borrowing_level: u32,
     /// Amount of each resource, and whether it needs preemption.
-    resources: Vec<(FlavorResourceId, i128, bool)>,
+    pub(super) resources: Vec<(FlavorResourceId, i128, bool)>,
 }
 
 impl FlavorChoice {
-    fn new(slot: &AssignmentUnit<'_>, flavor: usize) -> Self {
+    pub(super) fn new(slot: &AssignmentUnit<'_>, flavor: usize) -> Self {
         Self {
-            flavor,
+            assigned: AssignedFlavor { unit: slot.position, flavor },
             least_preferred: AssignmentMode::BEST,
             preemption: PreemptionMode::Fit,
             borrowing_level: 0,
             resources: Vec::with_capacity(slot.requests.len()),
         }
+    }
+
+    /// Reports whether the unit fits, now or after evictions.
+    pub(super) fn can_be_admitted(&self) -> bool {
+        self.preemption > PreemptionMode::NoPreemptionCandidates
+    }
+
+    pub(super) fn requests(&self) -> impl Iterator<Item = (FlavorResourceId, i128)> {
+        self.resources.iter().map(|(fr, amount, _)| (*fr, *amount))
     }
 }
 
@@ -159,7 +201,7 @@ impl FlavorAssigner<'_> {
         ground: &mut impl PreemptionOracle,
         found: &mut Diagnosis,
     ) -> Option<Assignment> {
-        let (slots, offered) = self.assignment_units(counts, found);
+        let (slots, offered) = self.assignment_units(counts, ground.tree(), found);
         // An explanation lists every problem, so it needs all units.
         if !offered && found.rejections.is_none() {
             return None;
@@ -170,22 +212,23 @@ impl FlavorAssigner<'_> {
             return None;
         }
         let choices = match greedy {
-            Some(choices)
-                if choices.iter().all(|choice| choice.preemption > PreemptionMode::NoPreemptionCandidates) =>
-            {
-                choices
-            }
+            Some(choices) if choices.iter().all(FlavorChoice::can_be_admitted) => choices,
             greedy => match self.assign_backtracking(&slots, ground, found) {
                 Some(choices) => choices,
                 None => greedy?,
             },
         };
-        Some(self.build_assignment(counts, &slots, &choices))
+        Some(build_assignment(counts, &choices))
     }
 
     /// Returns the units to assign, ordered by pod set and resource group, and whether the
     /// ClusterQueue has all requested resources.
-    pub(super) fn assignment_units(&self, counts: &[i32], found: &mut Diagnosis) -> (Vec<AssignmentUnit<'_>>, bool) {
+    pub(super) fn assignment_units(
+        &self,
+        counts: &[i32],
+        tree: &CohortTree,
+        found: &mut Diagnosis,
+    ) -> (Vec<AssignmentUnit<'_>>, bool) {
         let (mut slots, mut offered) = (Vec::new(), true);
         for (set_index, (set, count)) in self.requests.pod_sets.iter().zip(counts).enumerate() {
             for (group_index, group) in self.config.groups.iter().enumerate() {
@@ -196,12 +239,8 @@ impl FlavorAssigner<'_> {
                     .map(|(resource, amount)| (resource, to_i128(amount)))
                     .collect();
                 if !asked.is_empty() {
-                    slots.push(AssignmentUnit {
-                        position: UnitPosition { pod_set: set_index, group: group_index },
-                        pod_set: set,
-                        group,
-                        requests: asked,
-                    });
+                    let position = UnitPosition { pod_set: set_index, group: group_index };
+                    slots.push(AssignmentUnit::new(position, set, group, asked));
                 }
             }
             let unknown = self.config.requests(set, *count).filter(|(resource, amount)| {
@@ -219,6 +258,12 @@ impl FlavorAssigner<'_> {
                 }
             }
         }
+        self.exclude_contradicting_flavors(&mut slots, |unit, flavor| {
+            unit.requests.iter().all(|(resource, amount)| {
+                let fr = flavor.flavor_resource(resource);
+                fr.is_some_and(|fr| *amount <= tree.potential_available(self.node, fr))
+            })
+        });
         (slots, offered)
     }
 
@@ -230,18 +275,19 @@ impl FlavorAssigner<'_> {
         ground: &mut impl PreemptionOracle,
         found: &mut Diagnosis,
     ) -> Option<Vec<FlavorChoice>> {
-        let (mut taken, mut choices, mut complete) = (FlavorResourceQuantities::new(), Vec::new(), true);
+        let (mut taken, mut choices, mut complete) = (PartialAssignment::default(), Vec::new(), true);
         for slot in slots {
             match self.best_flavor(slot, &taken, ground, found) {
                 Some(choice) => {
-                    choice.resources.iter().for_each(|(fr, amount, _)| add_to(&mut taken, *fr, *amount));
+                    taken.push(choice.assigned, choice.requests());
                     choices.push(choice);
                 }
                 None if found.rejections.is_some() => {
                     complete = false;
                     // The later units must fit in addition to this one, so its request counts
                     // although it has no flavor.
-                    self.first_eligible(slot).for_each(|(fr, amount)| add_to(&mut taken, fr, amount));
+                    let requests: Vec<_> = self.first_eligible(slot, &taken).collect();
+                    requests.into_iter().for_each(|(fr, amount)| add_to(&mut taken.usage, fr, amount));
                 }
                 None => return None,
             }
@@ -253,28 +299,30 @@ impl FlavorAssigner<'_> {
     fn first_eligible<'s>(
         &self,
         slot: &'s AssignmentUnit<'_>,
+        taken: &PartialAssignment,
     ) -> impl Iterator<Item = (FlavorResourceId, i128)> + use<'s> {
-        let flavor = slot.group.flavors.iter().find(|flavor| self.ineligibility(slot, flavor).is_none());
+        let mut flavors = slot.group.flavors.iter();
+        let flavor = flavors.find(|flavor| self.ineligibility(slot, flavor, &taken.flavors).is_none());
         slot.requests.iter().filter_map(move |(resource, amount)| Some((flavor?.flavor_resource(resource)?, *amount)))
     }
 
     fn best_flavor(
         &self,
         slot: &AssignmentUnit<'_>,
-        taken: &FlavorResourceQuantities,
+        taken: &PartialAssignment,
         ground: &mut impl PreemptionOracle,
         found: &mut Diagnosis,
     ) -> Option<FlavorChoice> {
         let rules = self.config.fungibility;
         let mut best: Option<FlavorChoice> = None;
         for (index, flavor) in slot.group.flavors.iter().enumerate() {
-            if let Some(objection) = self.ineligibility(slot, flavor) {
+            if let Some(objection) = self.ineligibility(slot, flavor, &taken.flavors) {
                 if let Some(obstacles) = &mut found.rejections {
                     obstacles.push(self.rejection(slot, flavor, objection, ground.tree()));
                 }
                 continue;
             }
-            let choice = self.flavor_choice(slot, index, taken, ground, found);
+            let choice = self.flavor_choice(slot, index, &taken.usage, ground, found);
             let means = choice.least_preferred;
             let so_far = best.as_ref().map_or(AssignmentMode::WORST, |best| best.least_preferred);
             if !means.should_try_next_flavor(rules) {
@@ -288,7 +336,7 @@ impl FlavorAssigner<'_> {
     }
 
     /// Evaluates one flavor for a unit. The result is no better than that of its worst resource.
-    fn flavor_choice(
+    pub(super) fn flavor_choice(
         &self,
         slot: &AssignmentUnit<'_>,
         flavor: usize,
@@ -405,109 +453,6 @@ impl FlavorAssigner<'_> {
         }
     }
 
-    /// Searches for a combination of flavors that all fit without preemption. Returns `None` if
-    /// there is no alternative to the greedy assignment, or if explanations are requested.
-    fn assign_backtracking(
-        &self,
-        slots: &[AssignmentUnit<'_>],
-        ground: &mut impl PreemptionOracle,
-        found: &mut Diagnosis,
-    ) -> Option<Vec<FlavorChoice>> {
-        let contested = slots.len() > 1 && slots.iter().any(|slot| slot.group.flavors.len() > 1);
-        if !contested || found.rejections.is_some() {
-            return None;
-        }
-        let (mut taken, mut choices, mut tries) = (FlavorResourceQuantities::new(), Vec::new(), 0);
-        let fits = self.backtrack(slots, ground, found, &mut taken, &mut choices, &mut tries);
-        if tries >= MAX_COMBINATIONS {
-            // The search is incomplete, so the collected needs are no lower bound.
-            found.quota_needs.clear();
-        }
-        fits.then_some(choices)
-    }
-
-    fn backtrack(
-        &self,
-        slots: &[AssignmentUnit<'_>],
-        ground: &mut impl PreemptionOracle,
-        found: &mut Diagnosis,
-        taken: &mut FlavorResourceQuantities,
-        choices: &mut Vec<FlavorChoice>,
-        tries: &mut usize,
-    ) -> bool {
-        let Some((slot, rest)) = slots.split_first() else { return true };
-        for (index, flavor) in slot.group.flavors.iter().enumerate() {
-            *tries += 1;
-            if *tries >= MAX_COMBINATIONS {
-                return false;
-            }
-            if self.ineligibility(slot, flavor).is_some() {
-                continue;
-            }
-            let Some(choice) = self.free_flavor(slot, index, taken, ground.tree(), found) else { continue };
-            choice.resources.iter().for_each(|(fr, amount, _)| add_to(taken, *fr, *amount));
-            choices.push(choice);
-            if self.backtrack(rest, ground, found, taken, choices, tries) {
-                return true;
-            }
-            for (fr, amount, _) in choices.pop().map(|choice| choice.resources).unwrap_or_default() {
-                add_to(taken, fr, -amount);
-            }
-        }
-        false
-    }
-
-    /// Returns a flavor for a unit if all of its requests are available there, now and as planned.
-    fn free_flavor(
-        &self,
-        slot: &AssignmentUnit<'_>,
-        flavor: usize,
-        taken: &FlavorResourceQuantities,
-        tree: &CohortTree,
-        found: &mut Diagnosis,
-    ) -> Option<FlavorChoice> {
-        let mut choice = FlavorChoice::new(slot, flavor);
-        for (resource, requested) in &slot.requests {
-            let fr = slot.group.flavors[flavor].flavor_resource(resource)?;
-            let wanted = requested + taken.get(&fr).copied().unwrap_or_default();
-            let held = self.predecessor.as_ref().map_or(0, |predecessor| predecessor.usage_of(fr));
-            let free = |view| tree.available(self.node, fr, view, held);
-            if wanted > free(UsageView::Planned) || wanted > free(UsageView::Actual) {
-                found.quota_needs.push(QuotaNeed { fr, amount: wanted });
-                return None;
-            }
-            let level = tree.lowest_fit(self.node, fr, wanted, UsageView::Planned, held).height;
-            choice.borrowing_level = choice.borrowing_level.max(level);
-            choice.resources.push((fr, *requested, false));
-        }
-        Some(choice)
-    }
-
-    fn build_assignment(&self, counts: &[i32], slots: &[AssignmentUnit<'_>], choices: &[FlavorChoice]) -> Assignment {
-        let mut assignment = Assignment {
-            mode: AssignmentMode::BEST,
-            usage: FlavorResourceQuantities::new(),
-            needs_preemption: Vec::new(),
-            pod_counts: counts.to_vec(),
-            flavors: Vec::with_capacity(slots.len()),
-        };
-        for (slot, choice) in slots.iter().zip(choices) {
-            let means = &mut assignment.mode;
-            *means = AssignmentMode {
-                preemption: means.preemption.min(choice.preemption),
-                borrowing_level: means.borrowing_level.max(choice.borrowing_level),
-            };
-            assignment.flavors.push(AssignedFlavor { unit: slot.position, flavor: choice.flavor });
-            for (fr, amount, is_short) in &choice.resources {
-                add_to(&mut assignment.usage, *fr, *amount);
-                if *is_short && !assignment.needs_preemption.contains(fr) {
-                    assignment.needs_preemption.push(*fr);
-                }
-            }
-        }
-        assignment
-    }
-
     /// Converts an assignment to an Admission.
     pub(super) fn to_admission(&self, assignment: &Assignment) -> Admission {
         let sets = self.requests.pod_sets.iter().zip(&assignment.pod_counts).enumerate();
@@ -536,4 +481,29 @@ impl FlavorAssigner<'_> {
         });
         Admission { cluster_queue: self.cluster_queue.to_owned(), pod_set_assignments: assignments.collect() }
     }
+}
+
+/// Returns the assignment of pod counts with a flavor for each unit.
+fn build_assignment(counts: &[i32], choices: &[FlavorChoice]) -> Assignment {
+    let mut assignment = Assignment {
+        mode: AssignmentMode::BEST,
+        usage: FlavorResourceQuantities::new(),
+        needs_preemption: Vec::new(),
+        pod_counts: counts.to_vec(),
+        flavors: choices.iter().map(|choice| choice.assigned).collect(),
+    };
+    for choice in choices {
+        let means = &mut assignment.mode;
+        *means = AssignmentMode {
+            preemption: means.preemption.min(choice.preemption),
+            borrowing_level: means.borrowing_level.max(choice.borrowing_level),
+        };
+        for (fr, amount, is_short) in &choice.resources {
+            add_to(&mut assignment.usage, *fr, *amount);
+            if *is_short && !assignment.needs_preemption.contains(fr) {
+                assignment.needs_preemption.push(*fr);
+            }
+        }
+    }
+    assignment
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::cached_workload::UnitPosition;
 use super::cluster_queue_config::GroupFlavor;
-use super::flavor_assigner::{AssignmentUnit, FlavorAssigner};
+use super::flavor_assigner::{AssignedFlavor, AssignmentUnit, FlavorAssigner};
 use super::pending::FlavorRejection;
 use super::tree::CohortTree;
 use super::workload_requests::PodSetRequests;
@@ -18,7 +18,23 @@ pub(super) enum Ineligible {
 }
 
 impl FlavorAssigner<'_> {
-    pub(super) fn ineligibility(&self, slot: &AssignmentUnit<'_>, flavor: &GroupFlavor) -> Option<Ineligible> {
+    /// Returns the reason that a unit cannot have a flavor, given those of earlier units.
+    pub(super) fn ineligibility(
+        &self,
+        slot: &AssignmentUnit<'_>,
+        flavor: &GroupFlavor,
+        assigned: &[AssignedFlavor],
+    ) -> Option<Ineligible> {
+        let regardless = self.ineligibility_alone(slot, flavor);
+        if regardless.is_some() || !slot.may_contradict {
+            return regardless;
+        }
+        let excluded = slot.excluded.get(&flavor.name).cloned();
+        excluded.or_else(|| self.contradiction(slot, flavor, assigned)).map(Ineligible::Mismatch)
+    }
+
+    /// Returns the reason that a unit cannot have a flavor, whatever those of other units are.
+    pub(super) fn ineligibility_alone(&self, slot: &AssignmentUnit<'_>, flavor: &GroupFlavor) -> Option<Ineligible> {
         let requirements = &slot.pod_set.node_requirements;
         let unsuitable = self.flavors.get(&flavor.name).and_then(|spec| requirements.mismatch(spec));
         if let Some(problem) = unsuitable {
@@ -38,15 +54,21 @@ impl FlavorAssigner<'_> {
     /// one, as in kueue v0.19.2 (`pkg/scheduler/flavorassigner/flavorassigner.go`, `assignFlavors`).
     /// It uses no quota there, is admitted without one too, and gets any flavor when pods are added.
     pub(super) fn flavors_without_pods(&self, index: usize, set: &PodSetRequests) -> BTreeMap<String, String> {
-        let mut flavors = BTreeMap::new();
-        for (group_index, group) in self.config.groups.iter().enumerate() {
+        let groups = self.config.groups.iter().enumerate();
+        let units = groups.map(|(group_index, group)| {
             let requested = self.config.requests(set, 0).filter(|(resource, _)| group.resources.contains(*resource));
             let position = UnitPosition { pod_set: index, group: group_index };
-            let requests: Vec<_> = requested.map(|(resource, _)| (resource, 0)).collect();
-            let unit = AssignmentUnit { position, pod_set: set, group, requests };
-            let eligible = group.flavors.iter().find(|flavor| self.ineligibility(&unit, flavor).is_none());
-            let assigned = eligible.map(|flavor| unit.requests.iter().map(|(resource, _)| (*resource, &flavor.name)));
-            flavors.extend(assigned.into_iter().flatten().map(|(name, flavor)| (name.to_owned(), flavor.clone())));
+            AssignmentUnit::new(position, set, group, requested.map(|(resource, _)| (resource, 0)).collect())
+        });
+        let mut units: Vec<_> = units.filter(|unit| !unit.requests.is_empty()).collect();
+        self.exclude_contradicting_flavors(&mut units, |_, _| true);
+        let (mut flavors, mut assigned) = (BTreeMap::new(), Vec::new());
+        for unit in &units {
+            let mut eligible = unit.group.flavors.iter().enumerate();
+            let eligible = eligible.find(|(_, flavor)| self.ineligibility(unit, flavor, &assigned).is_none());
+            let Some((index, flavor)) = eligible else { continue };
+            assigned.push(AssignedFlavor { unit: unit.position, flavor: index });
+            flavors.extend(unit.requests.iter().map(|(resource, _)| ((*resource).to_owned(), flavor.name.clone())));
         }
         flavors
     }

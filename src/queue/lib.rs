@@ -17,6 +17,8 @@ mod decisions;
 mod explain;
 mod feasibility;
 mod flavor_assigner;
+mod flavor_backtracking;
+mod flavor_contradictions;
 mod flavor_eligibility;
 mod index_update;
 mod interner;

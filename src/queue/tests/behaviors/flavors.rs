@@ -2,8 +2,10 @@
 //! (`pkg/scheduler/scheduler_test.go`, `pkg/scheduler/flavorassigner/flavorassigner_test.go`).
 
 use rstest::rstest;
+use serde_json::json;
 
 use super::scene::{CycleDecisions, QueueOrCohort, Scene, cohort, queue, three_teams};
+use sluice_api::kueue::names;
 
 /// Integration "Should try next flavor instead of borrowing".
 #[test]
@@ -202,6 +204,69 @@ fn b40_flavor_fungibility_selects_expected_flavor(
 
     assert_eq!(decided.admitted, admitted);
     assert_eq!(decided.evicted, evicted);
+}
+
+/// Returns a queue with a flavor of CPUs and one of GPUs in each of two zones; `None` for no flavor.
+fn two_zones(cpu: [Option<&str>; 2], gpu: [Option<&str>; 2]) -> Scene {
+    let mut scene = Scene::new();
+    let mut node = queue("q").preempts_within("LowerPriority");
+    for (kind, quotas) in [("cpu", cpu), ("gpu", gpu)] {
+        for (zone, quota) in ["east", "west"].into_iter().zip(quotas) {
+            let flavor = format!("{kind}-{zone}");
+            scene.put_flavor_with(&flavor, json!({"nodeLabels": {"zone": zone}}));
+            if let Some(quota) = quota {
+                node = node.quota(&flavor, quota);
+            }
+        }
+        node = if kind == "cpu" { node.next_group() } else { node };
+    }
+    scene.queues([node])
+}
+
+const CPUS: [Option<&str>; 2] = [Some("cpu=8"), Some("cpu=8")];
+
+/// kubernetes-sigs/kueue#14409: the pods would fit on no node.
+#[rstest]
+#[case::first_zone(two_zones(CPUS, [Some("gpu=2"), Some("gpu=2")]).pending("q", "in cpu=1 gpu=1"), &["in@cpu=cpu-east,gpu=gpu-east"], &[])]
+#[case::zone_with_gpus(two_zones(CPUS, [None, Some("gpu=2")]).pending("q", "in cpu=1 gpu=1"), &["in@cpu=cpu-west,gpu=gpu-west"], &[])]
+#[case::zone_with_enough_quota(
+    two_zones(CPUS, [Some("gpu=1"), Some("gpu=2")]).pending("q", "in cpu=1 gpu=2"), &["in@cpu=cpu-west,gpu=gpu-west"], &[])]
+#[case::zone_with_unused_quota(
+    two_zones(CPUS, [Some("gpu=2"), Some("gpu=2")]).admitted("q", "held gpu=2@gpu-east").pending("q", "in cpu=1 gpu=1"),
+    &["in@cpu=cpu-west,gpu=gpu-west"], &[])]
+#[case::zone_with_preemption_candidates(
+    two_zones(CPUS, [Some("gpu=2"), Some("gpu=2")]).admitted("q", "held gpu=2@gpu-east p=5; low gpu=2@gpu-west p=1").pending("q", "in cpu=1 gpu=1 p=2"),
+    &[], &["low InClusterQueue"])]
+#[case::no_common_zone(two_zones([Some("cpu=8"), None], [None, Some("gpu=2")]).pending("q", "in cpu=1 gpu=1"), &[], &[])]
+#[case::pod_sets_in_different_zones(
+    two_zones([Some("cpu=8"), None], [None, Some("gpu=2")]).pending("q", "in +one cpu=1 +two gpu=1"), &["in@cpu-east|gpu-west"], &[])]
+fn flavors_of_one_pod_set_do_not_contradict_each_other(
+    #[case] mut scene: Scene,
+    #[case] admitted: &[&str],
+    #[case] evicted: &[&str],
+) {
+    let decided = scene.decide();
+
+    assert_eq!(decided.admitted, admitted);
+    assert_eq!(decided.evicted, evicted);
+}
+
+#[rstest]
+#[case::other_resource_has_no_flavor_there(
+    two_zones([Some("cpu=8"), None], [None, Some("gpu=2")]), "NoMatchingFlavor",
+    "flavor cpu-east does not match: no flavor for gpu is compatible with its node label zone=east")]
+#[case::other_resource_is_used_there(
+    two_zones(CPUS, [None, Some("gpu=2")]).admitted("q", "held gpu=2@gpu-west"), "WaitingForQuota", "gpu-west")]
+#[case::other_resource_is_never_enough(
+    two_zones(CPUS, [Some("gpu=0"), None]), "ExceedsMaxQuota", "gpu-east")]
+fn reason_names_what_contradicts_or_is_short(#[case] scene: Scene, #[case] reason: &str, #[case] message: &str) {
+    let mut scene = scene.pending("q", "in cpu=1 gpu=1");
+    scene.run_until_stable();
+
+    let condition = scene.reason_and_message("in", names::QUOTA_RESERVED);
+
+    assert_eq!(condition.0, reason);
+    assert!(condition.1.contains(message), "{}", condition.1);
 }
 
 /// Returns a queue with these quotas of the flavors `one` and `two`.

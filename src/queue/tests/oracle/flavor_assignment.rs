@@ -55,6 +55,8 @@ struct AssignmentUnit<'a> {
     pod_set: &'a PodSet,
     flavors: &'a [String],
     requests: BTreeMap<String, i128>,
+    /// Flavors that contradict all combinations of flavors for the other requests of the pod set.
+    excluded: BTreeSet<String>,
 }
 
 /// One flavor for one assignment unit; its mode is that of the least preferred resource.
@@ -83,7 +85,7 @@ impl AssignmentInput<'_> {
         };
         let choices = match greedy.clone().filter(works) {
             Some(choices) => choices,
-            None => self.assign_backtracking(&slots, &Usage::new()).or(greedy)?,
+            None => self.assign_backtracking(&slots).or(greedy)?,
         };
         let mut assignment = Assignment {
             mode: choices.iter().map(FlavorChoice::worst_mode).min().unwrap_or(PreemptionMode::Fit),
@@ -120,25 +122,67 @@ impl AssignmentInput<'_> {
                 let mut asked = all.clone();
                 asked.retain(|resource, _| covered.contains(resource));
                 if !asked.is_empty() {
-                    slots.push(AssignmentUnit { pod_set_index: index, pod_set, flavors, requests: asked });
+                    let excluded = BTreeSet::new();
+                    slots.push(AssignmentUnit { pod_set_index: index, pod_set, flavors, requests: asked, excluded });
                 }
             }
         }
-        Some(slots)
+        Some(self.with_exclusions(slots))
+    }
+
+    fn with_exclusions<'a>(&self, mut slots: Vec<AssignmentUnit<'a>>) -> Vec<AssignmentUnit<'a>> {
+        let excluded: Vec<_> = slots.iter().map(|slot| self.excluded_flavors(slot, &slots)).collect();
+        slots.iter_mut().zip(excluded).for_each(|(slot, excluded)| slot.excluded = excluded);
+        slots
+    }
+
+    /// Returns the flavors of a unit that are in no combination without contradictions. The other
+    /// flavors in it have enough quota, if that leaves the unit any flavor.
+    fn excluded_flavors(&self, slot: &AssignmentUnit<'_>, slots: &[AssignmentUnit<'_>]) -> BTreeSet<String> {
+        let has_quota = |other: &AssignmentUnit<'_>, flavor: &String| {
+            other.requests.iter().all(|(resource, amount)| {
+                *amount <= self.planned.potential_available(&self.queue.node(), &(flavor.clone(), resource.clone()))
+            })
+        };
+        let eligible = |unit: &AssignmentUnit<'_>| -> BTreeSet<String> {
+            unit.flavors.iter().filter(|flavor| self.is_eligible_alone(unit, flavor)).cloned().collect()
+        };
+        let excluded = |with_quota: bool| -> BTreeSet<String> {
+            let of_set = |other: &&AssignmentUnit<'_>| other.pod_set_index == slot.pod_set_index;
+            let others = slots.iter().filter(of_set).filter(|other| other.flavors != slot.flavors);
+            let mut combinations: Vec<Vec<String>> = vec![Vec::new()];
+            for other in others.filter(|other| !eligible(other).is_empty()) {
+                let flavors = eligible(other).into_iter().filter(|flavor| !with_quota || has_quota(other, flavor));
+                let flavors: Vec<String> = flavors.collect();
+                let longer = combinations.iter().flat_map(|combination| {
+                    flavors.iter().map(|flavor| [combination.as_slice(), &[flavor.clone()]].concat())
+                });
+                combinations = longer.collect();
+            }
+            let goes = |flavor: &String| {
+                combinations.iter().any(|others| {
+                    let all: Vec<&String> = others.iter().chain([flavor]).collect();
+                    all.iter().all(|one| !self.contradict(one, &all))
+                })
+            };
+            eligible(slot).into_iter().filter(|flavor| !goes(flavor)).collect()
+        };
+        if excluded(true).len() < eligible(slot).len() { excluded(true) } else { excluded(false) }
     }
 
     /// Returns the first eligible flavor of each resource that a pod of the set requests.
     fn flavors_without_pods(&self, index: usize, set: &PodSet) -> BTreeMap<String, String> {
+        let units = self.queue.groups.iter().map(|(covered, flavors)| {
+            let covered = set.per_pod.keys().filter(|resource| covered.contains(*resource));
+            let requests = covered.map(|name| (name.clone(), 0)).collect();
+            AssignmentUnit { pod_set_index: index, pod_set: set, flavors, requests, excluded: BTreeSet::new() }
+        });
+        let units = units.filter(|unit| !unit.requests.is_empty()).collect();
         let mut assigned = BTreeMap::new();
-        for (covered, flavors) in &self.queue.groups {
-            let requests: BTreeMap<String, i128> = set
-                .per_pod
-                .keys()
-                .filter(|resource| covered.contains(*resource))
-                .map(|name| (name.clone(), 0))
-                .collect();
-            let unit = AssignmentUnit { pod_set_index: index, pod_set: set, flavors, requests };
-            if let Some(flavor) = flavors.iter().find(|flavor| self.is_eligible(&unit, flavor)) {
+        for unit in self.with_exclusions(units) {
+            let of_set: Vec<&String> = assigned.values().collect();
+            if let Some(flavor) = unit.flavors.iter().find(|flavor| self.is_eligible(&unit, flavor, &of_set)) {
+                let flavor = flavor.clone();
                 assigned.extend(unit.requests.keys().map(|resource| (resource.clone(), flavor.clone())));
             }
         }
@@ -148,7 +192,7 @@ impl AssignmentInput<'_> {
     fn assign_greedy(&self, slots: &[AssignmentUnit<'_>]) -> Option<Vec<FlavorChoice>> {
         let (mut taken, mut choices) = (Usage::new(), Vec::new());
         for slot in slots {
-            let choice = self.best_flavor(slot, &taken)?;
+            let choice = self.best_flavor(slot, &taken, &flavors_of_set(slot, slots, &choices))?;
             add_choice(&mut taken, &choice);
             choices.push(choice);
         }
@@ -157,9 +201,9 @@ impl AssignmentInput<'_> {
 
     /// Returns the flavor at which the fungibility policy stops the search, or else the most
     /// preferred one.
-    fn best_flavor(&self, slot: &AssignmentUnit<'_>, taken: &Usage) -> Option<FlavorChoice> {
+    fn best_flavor(&self, slot: &AssignmentUnit<'_>, taken: &Usage, of_set: &[&String]) -> Option<FlavorChoice> {
         let mut best: Option<FlavorChoice> = None;
-        for flavor in slot.flavors.iter().filter(|flavor| self.is_eligible(slot, flavor)) {
+        for flavor in slot.flavors.iter().filter(|flavor| self.is_eligible(slot, flavor, of_set)) {
             let choice = self.choice(slot, flavor, taken);
             let next = match choice.mode {
                 PreemptionMode::NoFit | PreemptionMode::NoPreemptionCandidates => true,
@@ -182,21 +226,51 @@ impl AssignmentInput<'_> {
         best
     }
 
-    /// Returns the first combination of flavors in which every unit fits immediately.
-    fn assign_backtracking(&self, slots: &[AssignmentUnit<'_>], taken: &Usage) -> Option<Vec<FlavorChoice>> {
-        let Some((slot, others)) = slots.split_first() else { return Some(Vec::new()) };
-        for flavor in slot.flavors.iter().filter(|flavor| self.is_eligible(slot, flavor)) {
-            if !self.fits_now(slot, flavor, taken) {
-                continue;
+    /// Returns the first combination of flavors in which every unit fits, immediately or, if some
+    /// flavors contradict each other, after evictions.
+    fn assign_backtracking(&self, slots: &[AssignmentUnit<'_>]) -> Option<Vec<FlavorChoice>> {
+        let mut pairs = slots.iter().flat_map(|slot| slots.iter().map(move |other| (slot, other)));
+        let contradict = pairs.any(|(slot, other)| {
+            let others = || other.flavors.iter().collect::<Vec<_>>();
+            let is_contradicted = |flavor: &String| others().iter().any(|other| self.contradict(flavor, &[other]));
+            slot.pod_set_index == other.pod_set_index
+                && slot.flavors != other.flavors
+                && slot.flavors.iter().any(is_contradicted)
+        });
+        let fitting = self.first_combination(slots, &[], false);
+        fitting.or_else(|| contradict.then(|| self.first_combination(slots, &[], true)).flatten())
+    }
+
+    fn first_combination(
+        &self,
+        slots: &[AssignmentUnit<'_>],
+        chosen: &[FlavorChoice],
+        with_evictions: bool,
+    ) -> Option<Vec<FlavorChoice>> {
+        let Some(slot) = slots.get(chosen.len()) else { return Some(chosen.to_vec()) };
+        let mut taken = Usage::new();
+        chosen.iter().for_each(|choice| add_choice(&mut taken, choice));
+        let of_set = flavors_of_set(slot, slots, chosen);
+        slot.flavors.iter().filter(|flavor| self.is_eligible(slot, flavor, &of_set)).find_map(|flavor| {
+            let choice = self.choice(slot, flavor, &taken);
+            let is_accepted = if with_evictions {
+                choice.worst_mode() > PreemptionMode::NoPreemptionCandidates
+            } else {
+                self.fits_now(slot, flavor, &taken)
+            };
+            if !is_accepted {
+                return None;
             }
-            let choice = self.choice(slot, flavor, taken);
-            let mut taken = taken.clone();
-            add_choice(&mut taken, &choice);
-            if let Some(rest) = self.assign_backtracking(others, &taken) {
-                return Some([vec![choice], rest].concat());
-            }
-        }
-        None
+            self.first_combination(slots, &[chosen, &[choice]].concat(), with_evictions)
+        })
+    }
+
+    /// Reports whether the nodes of a flavor cannot be those of all others too.
+    fn contradict(&self, flavor: &str, others: &[&String]) -> bool {
+        let labels = |flavor: &str| &self.snapshot.flavors[flavor].node_labels;
+        others.iter().any(|other| {
+            labels(flavor).iter().any(|(key, value)| labels(other).get(key).is_some_and(|theirs| theirs != value))
+        })
     }
 
     fn fits_now(&self, slot: &AssignmentUnit<'_>, flavor: &str, taken: &Usage) -> bool {
@@ -207,9 +281,14 @@ impl AssignmentInput<'_> {
         })
     }
 
-    /// Reports whether the pods match the flavor's nodes, the reserved assignment, and the flavor
-    /// of equal pods of the predecessor.
-    fn is_eligible(&self, slot: &AssignmentUnit<'_>, flavor: &str) -> bool {
+    /// Reports whether a flavor is eligible in addition to those that the pod set has.
+    fn is_eligible(&self, slot: &AssignmentUnit<'_>, flavor: &str, of_set: &[&String]) -> bool {
+        self.is_eligible_alone(slot, flavor) && !slot.excluded.contains(flavor) && !self.contradict(flavor, of_set)
+    }
+
+    /// Reports whether the pods match the flavor's nodes, the reserved assignment, and the flavor of
+    /// equal pods of the predecessor.
+    fn is_eligible_alone(&self, slot: &AssignmentUnit<'_>, flavor: &str) -> bool {
         let pinned = self.predecessor.as_ref().and_then(|before| {
             let is_equal = |set: &&PodSet| set.name == slot.pod_set.name && set.per_pod == slot.pod_set.per_pod;
             before.job.pod_sets.iter().find(is_equal)?;
@@ -305,4 +384,14 @@ fn add_choice(taken: &mut Usage, choice: &FlavorChoice) {
     for (fr, amount, _) in &choice.amounts {
         *taken.entry(fr.clone()).or_default() += amount;
     }
+}
+
+/// Returns the flavors that have been chosen for the pod set of a unit.
+fn flavors_of_set<'a>(
+    slot: &AssignmentUnit<'_>,
+    slots: &[AssignmentUnit<'_>],
+    chosen: &'a [FlavorChoice],
+) -> Vec<&'a String> {
+    let choices = slots.iter().zip(chosen).filter(|(other, _)| other.pod_set_index == slot.pod_set_index);
+    choices.map(|(_, choice)| &choice.flavor).collect()
 }
