@@ -10,7 +10,7 @@ use kube_core::{Resource, ResourceExt};
 
 use super::Engine;
 use super::ancestors::{JobOfBatchJob, JobOfCluster};
-use super::cluster_state::{has_controller, orphaned_pods_key};
+use super::cluster_state::{has_controller, orphaned_pods_key, owner_key};
 use super::job_context::cluster_id;
 use super::owners::existing_cluster;
 use super::planner_key::JobKey;
@@ -19,7 +19,7 @@ use sluice_api::kueue::{Workload, names};
 use sluice_jobframework::finished;
 use sluice_jobframework::members::is_live;
 use sluice_jobframework::slice_record::{MemberShare, SliceRecord};
-use sluice_jobframework::slices;
+use sluice_jobframework::slices::{self, Slice, SlicePhase};
 use sluice_plan::{ObjectKey, ObjectRef, Plan, Write};
 
 /// Job that an orphaned Workload belongs to.
@@ -41,15 +41,35 @@ impl AdoptiveJob {
 
 impl Engine {
     /// Plans a Workload that has lost its owner: its job adopts it again; without one it finishes
-    /// after its last pod. Returns `None` if it is not orphaned, or stays as it is.
+    /// after its last pod, or at once if it holds no quota or another slice covers its pods. Returns
+    /// `None` if it is not orphaned, or stays as it is.
     pub(super) fn plan_orphaned_workload(&self, workload: &Workload, now: Timestamp) -> Option<Plan> {
         let record = orphaned_record(workload)?;
         if let Some(job) = self.adoptive_job(workload, &record) {
             return (!job.is_terminating).then(|| adopt(workload, job));
         }
         let namespace = workload.namespace().unwrap_or_default();
-        let is_used = record.members.iter().any(|member| self.uses_orphaned_quota(&namespace, member));
-        (!is_used).then(|| finished::plan_orphaned(workload, now))
+        let is_used = || record.members.iter().any(|member| self.uses_orphaned_quota(&namespace, member));
+        let holds_quota = condition::is_true(workload.conditions(), names::QUOTA_RESERVED);
+        let is_kept = holds_quota && !self.is_replaced(workload, &record.members) && is_used();
+        (!is_kept).then(|| finished::plan_orphaned(workload, now))
+    }
+
+    /// Reports whether an admitted slice that replaces this one covers its members: their pods use the
+    /// quota of that one alone, also if their job was deleted before this one was written as finished.
+    pub(super) fn is_replaced(&self, slice: &Workload, members: &[MemberShare]) -> bool {
+        let Some(job) = slice.labels().get(names::JOB_UID_LABEL) else { return false };
+        let name = slice.name_any();
+        let of_job = self.cluster_state.workloads.by_index(&owner_key(job));
+        of_job.filter(|other| slices::predecessor_name(other) == Some(&name)).any(|successor| {
+            let slice = Slice::from_workload(successor);
+            let is_admitted = match slice.phase {
+                SlicePhase::Admitted => true,
+                SlicePhase::Terminating => condition::is_true(successor.conditions(), names::ADMITTED),
+                SlicePhase::Pending | SlicePhase::Evicted | SlicePhase::Finished => false,
+            };
+            is_admitted && members.iter().all(|member| slice.record.member(&member.uid).is_some())
+        })
     }
 
     /// Reports whether an orphaned Workload belongs to the job with this uid.

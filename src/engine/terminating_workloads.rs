@@ -20,6 +20,7 @@ impl Engine {
         let is_used = clusters.iter().any(|cluster| {
             self.may_run_pods(&cluster.uid) || self.has_orphaned_pods(&key.namespace, &cluster.key.name)
         }) || clusters.iter().any(|cluster| self.is_sole_cover_of(workload, cluster));
+        let is_used = is_used && !self.is_replaced(workload, &members);
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
         let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));

@@ -10,7 +10,7 @@ use super::owners::{controller_key, existing_cluster, is_standalone, owning_job_
 use super::planner_key::{JobKey, PlannerKey};
 use super::{Components, finalizers, priorities};
 use sluice_api::kueue::Workload;
-use sluice_api::kueue::names::DEFAULT_LOCAL_QUEUE;
+use sluice_api::kueue::names::{DEFAULT_LOCAL_QUEUE, JOB_UID_LABEL};
 use sluice_api::ray::{RayCluster, RayJob, RayService, names};
 use sluice_jobframework::slice_record::SliceRecord;
 use sluice_plan::ObjectKey;
@@ -283,6 +283,9 @@ fn on_workload(state: &ClusterState, workload: &Workload, concerned: &mut BTreeS
     concerned.extend(owning_job_key(workload).map(PlannerKey::Job));
     if !has_controller(workload) {
         on_adoptive_jobs(workload, concerned);
+        // It may replace another one that has lost its owner.
+        let job = workload.labels().get(JOB_UID_LABEL);
+        job.into_iter().for_each(|job| on_releasing_workloads(state, job, concerned));
     }
     let terminating = finalizers::terminating_flavors(state, finalizers::flavors_of_workload(workload));
     concerned.extend(terminating.into_iter().map(PlannerKey::ResourceFlavor));

@@ -137,7 +137,7 @@ impl Slice<'_> {
 }
 
 /// Returns the name of the Workload that a slice replaces; `None` if it replaces none.
-pub(super) fn predecessor_name(slice: &Workload) -> Option<&str> {
+pub fn predecessor_name(slice: &Workload) -> Option<&str> {
     let claim = slice.annotations().get(names::SLICE_REPLACEMENT_FOR_ANNOTATION)?;
     Some(claim.rsplit_once('/').map_or(claim.as_str(), |(_, name)| name))
 }

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::control_plane::ControlPlane;
 use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster, put_service};
+use sluice_api::kueue::names as kueue_names;
 use sluice_api::ray::names;
 use sluice_queue::Settings;
 
@@ -240,6 +241,47 @@ fn orphaned_job_that_waits_requests_nothing(#[case] kind: &str) {
     plane.advance(10);
     assert_eq!(plane.names("Workload"), [""; 0]);
     assert!(!plane.has(kind, "left"));
+}
+
+/// Two slices of an orphaned job remain if Sluice did not run when it was deleted.
+#[rstest]
+#[case::first_is_replaced(true, "first")]
+#[case::second_waits(false, "second")]
+fn one_slice_of_an_orphaned_job_holds_its_quota(#[case] is_second_admitted: bool, #[case] finished: &str) {
+    // Given orphaned pods of a job,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_job(&mut plane, "Job", "left");
+    plane.advance(10);
+    plane.delete_orphaning("Job", "left", "Workload");
+    plane.advance(10);
+    let first = plane.names("Workload").remove(0);
+
+    // when there is another slice that replaces the one that covers them,
+    let mut second = plane.object("Workload", &first).clone();
+    let metadata = &second["metadata"];
+    let annotations = json!({
+        "sluice.dev/slice": metadata["annotations"]["sluice.dev/slice"],
+        kueue_names::SLICE_REPLACEMENT_FOR_ANNOTATION: format!("default/{first}"),
+    });
+    second["metadata"] = json!({"name": "second", "labels": metadata["labels"], "annotations": annotations});
+    if !is_second_admitted {
+        second["status"] = json!({});
+    }
+    plane.apply("Workload", second);
+    plane.advance(10);
+
+    // then one of them finishes, and the other one holds the quota of the pods.
+    let finished = if finished == "first" { &first } else { finished };
+    let conditions = plane.object("Workload", finished)["status"]["conditions"].clone();
+    assert!(
+        conditions.as_array().is_some_and(|all| all.iter().any(|one| one["reason"] == "OwnerNotFound")),
+        "{conditions}"
+    );
+    put_job(&mut plane, "Job", "next");
+    plane.advance(10);
+    put_job(&mut plane, "Job", "last");
+    plane.advance(10);
+    assert_eq!(["left", "next", "last"].map(|name| runs(&plane, "Job", name)), [2, 2, 0]);
 }
 
 #[rstest]
