@@ -103,12 +103,11 @@ impl ClusterSpecInfo {
     /// full validation.
     pub(super) fn from_cluster(cluster: &RayCluster, ours: bool) -> Self {
         let groups = raycluster::validate::validated_groups(cluster);
-        let wanted = match &groups {
-            Err(_) if !ours => ray_cluster::pod_group_demands(
-                cluster,
-                &raycluster::pod_groups(cluster).map_err(|problem| vec![problem]),
-            ),
-            groups => ray_cluster::pod_group_demands(cluster, groups),
+        let wanted = if ours {
+            ray_cluster::pod_group_demands(cluster, &groups)
+        } else {
+            let groups = raycluster::pod_groups_of_kuberay(cluster).map_err(|problem| vec![problem]);
+            ray_cluster::pod_group_demands(cluster, &groups)
         };
         Self {
             pod_groups: groups,

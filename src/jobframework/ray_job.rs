@@ -258,7 +258,7 @@ fn cluster_groups(job: &RayJob) -> PodGroupDemands {
     let mut cluster = RayCluster::new(&job.name_any(), spec);
     cluster.metadata.namespace = job.namespace();
     cluster.metadata.annotations = job.meta().annotations.clone();
-    let groups = raycluster::pod_groups(&cluster).map_err(|problem| vec![problem]);
+    let groups = raycluster::pod_groups_of_kuberay(&cluster).map_err(|problem| vec![problem]);
     ray_cluster::pod_group_demands(&cluster, &groups).map_err(|error| DemandError::RayJobCluster(Box::new(error)))
 }
 

@@ -14,6 +14,7 @@ mod field_error;
 #[cfg(test)]
 mod fixtures;
 pub mod groups;
+mod history_collector;
 mod ingress;
 pub mod names;
 pub mod node_placement;
@@ -56,6 +57,7 @@ use suspend::SuspendState;
 
 pub use field_error::FieldError;
 pub use groups::{PodGroup, RayNodeType, pod_groups};
+pub use history_collector::pod_groups_of_kuberay;
 pub use node_placement::NodePlacement;
 pub use replica_failure::ReplicaFailure;
 

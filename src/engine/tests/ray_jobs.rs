@@ -1,10 +1,12 @@
 //! Queued RayJobs, which KubeRay runs.
 
+use rstest::rstest;
 use serde_json::json;
 
-use super::fixtures::put_cluster;
+use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster};
 use super::ownership::{RAY_JOB, plane_with_ray_job, put_owned};
 use sluice_api::kueue::names;
+use sluice_queue::Settings;
 
 #[test]
 fn ray_job_that_kuberay_rejects_holds_no_quota() {
@@ -54,4 +56,31 @@ fn submitter_of_a_ray_job_runs_on_nodes_of_its_flavor() {
     assert_eq!(pod["spec"]["schedulingGates"].as_array().map_or(0, Vec::len), 0);
     assert_eq!(pod["spec"]["nodeSelector"], json!({"pool": "a100"}));
     assert_eq!(pod["spec"]["tolerations"], json!([toleration]));
+}
+
+#[rstest]
+#[case::cluster_of_kuberay("RayCluster", true, true)]
+#[case::ray_job("RayJob", true, true)]
+#[case::own_cluster("RayCluster", false, false)]
+fn history_collector_that_kuberay_adds_is_charged(
+    #[case] kind: &str,
+    #[case] is_external: bool,
+    #[case] is_charged: bool,
+) {
+    let plane = control_plane(Settings::default(), "0");
+    let mut plane = if is_external { plane.with_external_ray_operator() } else { plane };
+    let mut cluster = cluster_spec(1, "2.53.0");
+    cluster["historyServerOptions"] = json!({"collectorOptions": {"image": "collector"}});
+    let spec = if kind == "RayJob" { json!({"entrypoint": "true", "rayClusterSpec": cluster}) } else { cluster };
+
+    plane.apply(kind, json!({"metadata": job_metadata("own", "low"), "spec": spec}));
+    plane.advance(10);
+
+    let workload = serde_json::to_value(plane.workload("own")).expect("JSON");
+    for pod_set in workload["spec"]["podSets"].as_array().expect("pod sets") {
+        let containers = pod_set["template"]["spec"]["containers"].as_array().expect("containers");
+        let has_collector = containers.iter().any(|container| container["name"] == "ray-history-collector");
+        let has_one = is_charged && pod_set["name"] != "submitter";
+        assert_eq!(has_collector, has_one, "{}", pod_set["name"]);
+    }
 }
