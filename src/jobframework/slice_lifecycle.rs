@@ -39,6 +39,9 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         // A service can have no RayCluster between two of them. Slices stay as they are.
         return Ok(());
     }
+    if let Some(held) = covering(slices) {
+        pod_admission::evict_if_rejected(request, held, plan);
+    }
     match covering(slices) {
         Some(held) if held.is_of_another_queue(context.job) && context.is_stopped(request.members) => {
             plan.write(Write::delete(held.workload));
@@ -169,7 +172,10 @@ fn request_slice(
     }
     let held_name = held.map(|held| held.workload.name_any());
     let replaces_held = |slice: &Slice<'_>| held.is_none() || predecessor_name(slice.workload) == held_name.as_deref();
-    let is_usable = |slice: &Slice<'_>| replaces_held(slice) && slice.is_consistent();
+    let is_usable = |slice: &Slice<'_>| {
+        let is_rejected = pod_admission::was_evicted_for_rejection(slice.workload);
+        replaces_held(slice) && slice.is_consistent() && !is_rejected
+    };
     let kept = pending.iter().position(|slice| is_usable(slice));
     let record = requested_record(request, held);
     let blockers = replacement::restored_members(held, &record, request);

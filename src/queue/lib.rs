@@ -247,6 +247,9 @@ pub enum EvictionReason {
     Preempted(Box<Preemption>),
     /// Its pods did not become ready within the timeout.
     PodsReadyTimeout(Box<PodsReadyTimeout>),
+    /// It has no pod, and the API server rejects its pods with this message. The job framework evicts
+    /// it.
+    PodsRejected(String),
 }
 
 /// The preemptor of a workload, and the reason for the preemption.

@@ -36,6 +36,7 @@ impl EvictionReason {
             Self::Deactivated => names::evicted_reason::DEACTIVATED,
             Self::Preempted(_) => names::evicted_reason::PREEMPTED,
             Self::PodsReadyTimeout(_) => names::evicted_reason::PODS_READY_TIMEOUT,
+            Self::PodsRejected(_) => names::evicted_reason::PODS_REJECTED,
         }
     }
 
@@ -62,6 +63,7 @@ impl EvictionReason {
                 let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
                 format!("Exceeded the PodsReady timeout {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
             }
+            Self::PodsRejected(message) => format!("It has no pod, and the API server rejects its pods: {message}"),
         }
     }
 
@@ -73,7 +75,9 @@ impl EvictionReason {
                 names::pods_ready_reason::WAIT_FOR_RECOVERY.to_owned()
             }
             Self::PodsReadyTimeout(_) => names::pods_ready_reason::WAIT_FOR_START.to_owned(),
-            Self::ClusterQueueStopped | Self::LocalQueueStopped | Self::Preempted(_) => String::new(),
+            Self::ClusterQueueStopped | Self::LocalQueueStopped | Self::Preempted(_) | Self::PodsRejected(_) => {
+                String::new()
+            }
         }
     }
 }
@@ -219,7 +223,7 @@ pub fn evicted(workload: &Workload, reason: &EvictionReason, now: Timestamp) -> 
             state.count = Some(i32::try_from(timeout.requeue_count).unwrap_or(i32::MAX));
             state.requeue_at = Some(Time(timeout.requeue_at));
         }
-        EvictionReason::ClusterQueueStopped | EvictionReason::LocalQueueStopped => {}
+        EvictionReason::ClusterQueueStopped | EvictionReason::LocalQueueStopped | EvictionReason::PodsRejected(_) => {}
     }
     if edit.status.admission.is_some() {
         return edit.status;

@@ -114,6 +114,8 @@ pub mod evicted_reason {
     pub const LOCAL_QUEUE_STOPPED: &str = "LocalQueueStopped";
     /// `spec.active` is false.
     pub const DEACTIVATED: &str = "Deactivated";
+    /// The API server rejects the pods, none of which exists.
+    pub const PODS_REJECTED: &str = "PodsRejected";
 }
 
 /// Reasons of the condition PodsReady of Workloads.

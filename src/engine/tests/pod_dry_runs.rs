@@ -7,14 +7,19 @@ use super::batch_jobs::put_job;
 use super::control_plane::ControlPlane;
 use super::fixtures::{control_plane, put_cluster, put_service, scale_cluster};
 use crate::WriteError;
+use sluice_api::kueue::names;
 use sluice_queue::Settings;
 
 const REJECTION: &str = "pods \"a-main\" is forbidden: violates PodSecurity \"restricted:latest\"";
 
 fn rejecting(cpu: &str) -> ControlPlane {
     let mut plane = control_plane(Settings::default(), cpu);
-    plane.pod_rejection = Some(WriteError { code: Some(403), ..WriteError::unanswered(REJECTION.into()) });
+    plane.pod_rejection = Some(rejection());
     plane
+}
+
+fn rejection() -> WriteError {
+    WriteError { code: Some(403), ..WriteError::unanswered(REJECTION.into()) }
 }
 
 fn put_suspended_job(plane: &mut ControlPlane) {
@@ -58,6 +63,30 @@ fn rejected_pods_are_tried_again_once_their_namespace_changes() {
     assert!(plane.workloads("a").is_empty());
     plane.apply("Namespace", json!({"metadata": {"name": "default", "labels": {"enforce": "privileged"}}}));
     plane.advance(1);
+    assert_eq!(plane.workloads("a").len(), 1);
+}
+
+#[rstest]
+#[case::of_a_job("Job", put_suspended_job)]
+#[case::of_a_cluster("RayCluster", |plane: &mut ControlPlane| put_cluster(plane, "a", "low", 1))]
+fn quota_is_given_back_if_pods_are_rejected_after_admission(#[case] kind: &str, #[case] put: fn(&mut ControlPlane)) {
+    // Given a job that is admitted, whose pods are rejected from then on,
+    let mut plane = control_plane(Settings::default(), "2");
+    plane.forbidden_creation = Some("Pod");
+    put(&mut plane);
+    plane.advance(20);
+    assert_eq!(plane.slice_condition("a", names::ADMITTED), Some(("True".into(), "Admitted".into())));
+    plane.pod_rejection = Some(rejection());
+
+    // when the pods are still rejected minutes later, then the quota is given back,
+    plane.advance(1200);
+    assert!(plane.workloads("a").is_empty());
+    assert!(plane.pending_message(kind, "a").contains(REJECTION), "{}", plane.pending_message(kind, "a"));
+    assert_eq!(plane.event_count(kind, "PodsRejected"), 1);
+
+    // and requested again once they are accepted.
+    (plane.pod_rejection, plane.forbidden_creation) = (None, None);
+    plane.advance(300);
     assert_eq!(plane.workloads("a").len(), 1);
 }
 

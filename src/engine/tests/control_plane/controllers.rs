@@ -83,7 +83,8 @@ impl ControlPlane {
         for name in active.iter().skip(running) {
             self.begin_deletion(name, false);
         }
-        for number in active.len()..running {
+        let created = if self.forbidden_creation == Some("Pod") { active.len() } else { running };
+        for number in active.len()..created {
             let mut pod = spec["template"].clone();
             let name = format!("{job}-{}-{number}", self.versions);
             pod["metadata"]["name"] = json!(name);
@@ -93,7 +94,7 @@ impl ControlPlane {
                 json!([{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid, "controller": true}]);
             self.create(("Pod".to_owned(), name), pod);
         }
-        let mut status = json!({"active": running, "succeeded": succeeded});
+        let mut status = json!({"active": running.min(created), "succeeded": succeeded});
         if !is_suspended && self.objects[&name].pointer("/status/startTime").is_none() {
             status["startTime"] = json!(condition::whole_seconds(self.now));
         }
