@@ -25,6 +25,7 @@ use sluice_api::kueue::{
 const QUOTA_RESERVED_REASON: &str = "QuotaReserved";
 const PENDING_REASON: &str = "Pending";
 const NO_RESERVATION_REASON: &str = "NoReservation";
+const NO_RESERVATION_MESSAGE: &str = "The workload has no reservation";
 const RELEASED_REASON: &str = "Released";
 
 impl EvictionReason {
@@ -193,13 +194,15 @@ pub fn admitted(workload: &Workload, admission: &Admission, now: Timestamp) -> W
     edit.status
 }
 
-/// Returns the status of a pending workload.
+/// Returns the status of a pending workload. It says that it is not admitted too, as in Kueue 0.20
+/// (`pkg/workload/admissionchecks.go`, `SyncAdmittedCondition`).
 pub fn pending(workload: &Workload, why: &PendingCause, now: Timestamp) -> WorkloadStatus {
     let mut edit = StatusEditor::of(workload, now);
     if why.is_queued() {
         edit.mark_requeued();
     }
     edit.set(names::QUOTA_RESERVED, false, why.reason().as_str(), why.to_string());
+    edit.set(names::ADMITTED, false, NO_RESERVATION_REASON, NO_RESERVATION_MESSAGE.to_owned());
     edit.update_unsupported(workload);
     edit.status
 }
@@ -288,7 +291,7 @@ pub fn released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
         let timed_out = reason.ends_with(DeactivationCause::MaximumExecutionTimeExceeded.as_str());
         let spent = execution_time(workload, now).filter(|_| !timed_out);
         edit.status.accumulated_past_execution_time_seconds = spent;
-        edit.set(names::ADMITTED, false, NO_RESERVATION_REASON, "The workload has no reservation".to_owned());
+        edit.set(names::ADMITTED, false, NO_RESERVATION_REASON, NO_RESERVATION_MESSAGE.to_owned());
     }
     let requeued_later = [
         names::evicted_reason::CLUSTER_QUEUE_STOPPED,
