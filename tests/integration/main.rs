@@ -18,6 +18,7 @@ mod faulty_api_server;
 mod flavors;
 mod gateway_traffic;
 mod incremental_upgrade;
+mod job_controller;
 mod kuberay_adoption;
 mod limits;
 mod many_jobs;

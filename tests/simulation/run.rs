@@ -169,7 +169,7 @@ impl Run {
         if !self.wait_until_quiescent(QUIESCENCE_PERIOD).await {
             let minutes = TIMEOUT.as_secs() / 60;
             return self.record_violation(Violation::new(
-                Invariant::Liveness,
+                Invariant::Rest,
                 format!("not quiescent within {minutes} minutes, {when}"),
             ));
         }
@@ -185,7 +185,7 @@ impl Run {
             let kinds = ["RayService", "RayCluster", "Job", "Workload", "Pod", "Service"];
             deviations(&case.script, place, kinds.iter().flat_map(|kind| world.api.list(kind)).map(AsRef::as_ref))
         });
-        unmet.into_iter().for_each(|what| self.record_violation(Violation::new(Invariant::Restart, what)));
+        unmet.into_iter().for_each(|what| self.record_violation(Violation::new(Invariant::Rest, what)));
     }
 
     /// Checks that a process that starts in a quiescent system changes nothing.

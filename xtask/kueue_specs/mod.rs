@@ -39,7 +39,7 @@ pub(crate) async fn run(root: &Path, names: &[String]) -> Result<Vec<String>, Fa
 impl Suite {
     async fn run(&self, root: &Path, source: &Source, document: &str) -> Result<Vec<String>, Failure> {
         let binary = source.build(self.folder)?;
-        let crds = source.further_crds(&root.join("config/crd"))?;
+        let crds = source.further_crds(&root.join("config/crd"), &cache_dir().join("kuberay-crds"))?;
         let crds = crds.to_str().ok_or("the cache has a path that is not UTF-8")?;
         let flags = ["--controllers=false", "--crds", crds];
         let env =
@@ -52,6 +52,7 @@ impl Suite {
             .manager_with(&[
                 &format!("--config={}", configuration.display()),
                 &format!("--webhook-bind-address=127.0.0.1:{port}"),
+                &format!("--ray-operator={}", self.ray_operator),
             ])
             .await;
         let report = source.results(&format!("{}.json", self.name))?;

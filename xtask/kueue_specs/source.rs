@@ -51,17 +51,19 @@ impl Source {
         Ok(folder.join(file))
     }
 
-    /// Returns a folder with the CRDs of Kueue that `own` has none for.
+    /// Returns a folder with the CRDs of Kueue, and of KubeRay in `kuberay`, that `own` has none for.
     ///
     /// # Errors
     /// If a file cannot be read or copied.
-    pub(super) fn further_crds(&self, own: &Path) -> Result<PathBuf, Failure> {
+    pub(super) fn further_crds(&self, own: &Path, kuberay: &Path) -> Result<PathBuf, Failure> {
         let folder = self.root.join("further-crds");
         std::fs::create_dir_all(&folder)?;
-        for entry in std::fs::read_dir(self.root.join("config/components/crd/bases"))? {
-            let entry = entry?;
-            if !own.join(entry.file_name()).is_file() {
-                std::fs::copy(entry.path(), folder.join(entry.file_name()))?;
+        for directory in [&self.root.join("config/components/crd/bases"), kuberay] {
+            for entry in std::fs::read_dir(directory)? {
+                let entry = entry?;
+                if !own.join(entry.file_name()).is_file() {
+                    std::fs::copy(entry.path(), folder.join(entry.file_name()))?;
+                }
             }
         }
         Ok(folder)

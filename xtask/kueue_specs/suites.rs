@@ -9,28 +9,35 @@ pub(super) struct Suite {
     pub(super) focus: &'static str,
     /// Fields of the manager's configuration.
     pub(super) configuration: &'static str,
+    /// False if the specs act as the Ray operator.
+    pub(super) ray_operator: bool,
 }
 
+/// A suite without fields of its own.
+const PLAIN: Suite = Suite { name: "", folder: "", focus: "", configuration: "", ray_operator: true };
+
 pub(super) const SUITES: &[Suite] = &[
-    Suite { name: "webhook", folder: "webhook/core", focus: "", configuration: "" },
+    Suite { name: "webhook", folder: "webhook/core", ..PLAIN },
     Suite {
         name: "scheduler",
         folder: "scheduler",
-        focus: "",
         configuration: "resources: {transformations: [{input: kueue.x-k8s.io/cpu, strategy: Replace, outputs: {cpu: 2}}]}",
+        ..PLAIN
     },
-    Suite { name: "requeueing", folder: "scheduler/inadmissible", focus: "", configuration: "" },
+    Suite { name: "requeueing", folder: "scheduler/inadmissible", ..PLAIN },
     Suite {
         name: "undeclared-resources",
         folder: "scheduler/quotacheckstrategy",
         focus: "1E for cpu",
         configuration: "resources: {quotaCheckStrategy: IgnoreUndeclared}",
+        ..PLAIN
     },
     Suite {
         name: "fair-sharing",
         folder: "scheduler/fairsharing",
         focus: "when (Preemption is|RecomputeAssignment|using hierarchical|ClusterQueue head)|Cohorts when",
         configuration: "fairSharing: {preemptionStrategies: [LessThanOrEqualToFinalShare, LessThanInitialShare]}",
+        ..PLAIN
     },
     Suite {
         name: "transformations",
@@ -42,18 +49,21 @@ resources:
   - {input: nvidia.com/mig-1g.5gb, strategy: Replace, outputs: {example.com/accelerator-memory: 5Ki, example.com/credits: 10}}
   - {input: nvidia.com/gpucores, strategy: Replace, multiplyBy: nvidia.com/gpu, outputs: {nvidia.com/total-gpucores: 1}}
   - {input: nvidia.com/gpumem, strategy: Replace, multiplyBy: nvidia.com/gpu, outputs: {nvidia.com/total-gpumem: 1}}",
+        ..PLAIN
     },
     Suite {
         name: "credits",
         folder: "scheduler/resourcetransformations",
         focus: "Retain CPU",
         configuration: "resources: {transformations: [{input: cpu, strategy: Retain, outputs: {cpu_credits: 1}}]}",
+        ..PLAIN
     },
     Suite {
         name: "exclusions",
         folder: "scheduler/excluderesources",
         focus: "SchedulerWithExcludeResourcePrefixes",
         configuration: "resources: {excludeResourcePrefixes: [networking.example.com/, storage.example.com/]}",
+        ..PLAIN
     },
     Suite {
         name: "pods-ready-long",
@@ -61,6 +71,7 @@ resources:
         focus: "SchedulerWithWaitForPodsReady Long",
         configuration: "\
 waitForPodsReady: {blockAdmission: true, timeout: 45s, requeuingStrategy: {timestamp: Eviction, backoffBaseSeconds: 1}}",
+        ..PLAIN
     },
     Suite {
         name: "pods-ready-short",
@@ -69,6 +80,7 @@ waitForPodsReady: {blockAdmission: true, timeout: 45s, requeuingStrategy: {times
         configuration: "\
 waitForPodsReady:
   {blockAdmission: true, timeout: 1s, requeuingStrategy: {timestamp: Eviction, backoffLimitCount: 2, backoffBaseSeconds: 1}}",
+        ..PLAIN
     },
     Suite {
         name: "pods-ready-tiny",
@@ -77,6 +89,7 @@ waitForPodsReady:
         configuration: "\
 waitForPodsReady:
   {blockAdmission: true, timeout: 10ms, requeuingStrategy: {timestamp: Eviction, backoffLimitCount: 2, backoffBaseSeconds: 1}}",
+        ..PLAIN
     },
     Suite {
         name: "pods-ready-creation",
@@ -84,6 +97,7 @@ waitForPodsReady:
         focus: "SchedulerWithWaitForPodsReady Requeuing",
         configuration: "\
 waitForPodsReady: {blockAdmission: true, timeout: 3s, requeuingStrategy: {timestamp: Creation, backoffBaseSeconds: 1}}",
+        ..PLAIN
     },
     Suite {
         name: "pods-ready-unblocked-long",
@@ -91,6 +105,7 @@ waitForPodsReady: {blockAdmission: true, timeout: 3s, requeuingStrategy: {timest
         focus: "SchedulerWithWaitForPodsReadyNonblockingMode Long",
         configuration: "\
 waitForPodsReady: {blockAdmission: false, timeout: 45s, requeuingStrategy: {timestamp: Eviction, backoffBaseSeconds: 1}}",
+        ..PLAIN
     },
     Suite {
         name: "pods-ready-unblocked-tiny",
@@ -98,6 +113,7 @@ waitForPodsReady: {blockAdmission: false, timeout: 45s, requeuingStrategy: {time
         focus: "SchedulerWithWaitForPodsReadyNonblockingMode Tiny",
         configuration: "\
 waitForPodsReady: {blockAdmission: false, timeout: 10ms, requeuingStrategy: {timestamp: Eviction, backoffBaseSeconds: 1}}",
+        ..PLAIN
     },
     Suite {
         name: "pods-ready-unblocked-creation",
@@ -105,18 +121,27 @@ waitForPodsReady: {blockAdmission: false, timeout: 10ms, requeuingStrategy: {tim
         focus: "SchedulerWithWaitForPodsReadyNonblockingMode Requeuing",
         configuration: "\
 waitForPodsReady: {blockAdmission: false, timeout: 3s, requeuingStrategy: {timestamp: Creation, backoffBaseSeconds: 1}}",
+        ..PLAIN
     },
-    Suite { name: "core", folder: "controller/core", focus: "", configuration: "" },
+    Suite { name: "core", folder: "controller/core", ..PLAIN },
+    Suite {
+        name: "retention",
+        folder: "controller/core",
+        focus: "tiny retention period",
+        configuration: "objectRetentionPolicies: {workloads: {afterFinished: 10ms}}",
+        ..PLAIN
+    },
     Suite {
         name: "jobs",
         folder: "controller/jobs/job",
-        focus: "^(Interacting with scheduler|Job with elastic jobs)",
-        configuration: "",
+        focus: "Interacting with scheduler|Job with elastic jobs",
+        ..PLAIN
     },
     Suite {
         name: "ray-clusters",
         folder: "controller/jobs/raycluster",
         focus: "interacting with scheduler|with preemption enabled|elastic jobs|only jobs with queue",
-        configuration: "",
+        ray_operator: false,
+        ..PLAIN
     },
 ];

@@ -3,9 +3,11 @@
 mod batch_jobs;
 mod delta;
 mod gate;
+mod payment;
 mod physical;
 mod quota;
 pub mod tree;
+mod truth;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -21,8 +23,10 @@ use sluice_api::ray::RayCluster;
 
 use super::history::{Change, Object, State};
 pub use batch_jobs::{job_uid_of_pod, names_queue};
+pub use payment::quota_for_nothing;
 pub use physical::is_runnable;
 use tree::{Quotas, Usage};
+pub use truth::unexplained_waits;
 
 /// Label with the LocalQueue of a queued job.
 pub const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
@@ -55,6 +59,12 @@ pub enum Invariant {
     Serving,
     /// I7: from any state that a crash can leave, a new process converges to the same state.
     Restart,
+    /// I8: pods are covered by exactly one Workload, and quota is held for nothing else.
+    Payment,
+    /// I9: writes end, in a state that depends on the last manifests alone.
+    Rest,
+    /// I10: what is going is not ready, and what waits says why.
+    Truth,
 }
 
 impl fmt::Display for Invariant {
@@ -67,6 +77,9 @@ impl fmt::Display for Invariant {
             Self::Liveness => 5,
             Self::Serving => 6,
             Self::Restart => 7,
+            Self::Payment => 8,
+            Self::Rest => 9,
+            Self::Truth => 10,
         };
         write!(formatter, "I{number}")
     }
@@ -162,6 +175,13 @@ impl InvariantChecker {
                 self.state.apply(change);
                 let mut found = self.pods.check(&self.state, job_uid_of_slice(workload).as_ref());
                 found.extend(delta::check(&self.state, was.as_ref(), workload, change.deleted));
+                found.extend(
+                    Some(workload)
+                        .filter(|_| !change.deleted)
+                        .map(|slice| payment::check(&self.state, slice))
+                        .into_iter()
+                        .flatten(),
+                );
                 if !change.deleted && !was.as_ref().is_some_and(holds_quota) && holds_quota(workload) {
                     found.extend(quota::check(&self.state, workload, &self.effective_quotas()));
                 }
@@ -170,8 +190,16 @@ impl InvariantChecker {
             Object::RayCluster(cluster) => {
                 let was = self.state.ray_clusters.get(&object_key(cluster)).cloned();
                 self.state.apply(change);
-                let opened = was.is_some_and(|was| !is_unsuspended(&was)) && is_unsuspended(cluster) && !change.deleted;
-                if opened { gate::check(&self.state, cluster) } else { Vec::new() }
+                let Some(was) = was.filter(|_| !change.deleted) else { return Vec::new() };
+                let opened = !is_unsuspended(&was) && is_unsuspended(cluster);
+                let mut found = if opened { gate::check(&self.state, cluster) } else { Vec::new() };
+                found.extend(truth::check_cluster(&was, cluster));
+                found
+            }
+            Object::RayService(service) => {
+                let was = self.state.ray_services.get(&object_key(service)).cloned();
+                self.state.apply(change);
+                was.and_then(|was| truth::check_service(&was, service)).into_iter().collect()
             }
             Object::BatchJob(job) => {
                 let was = self.state.batch_jobs.get(&object_key(job)).cloned();
@@ -187,7 +215,7 @@ impl InvariantChecker {
                 found.extend(self.pods.check_recreate(&self.state, pod));
                 found
             }
-            Object::RayService(_) | Object::Service(_) | Object::HTTPRoute(_) => {
+            Object::Service(_) | Object::HTTPRoute(_) => {
                 self.state.apply(change);
                 Vec::new()
             }

@@ -1,0 +1,52 @@
+//! I8: pods are covered by exactly one Workload, and quota is held for nothing else.
+
+use std::collections::BTreeSet;
+
+use sluice_api::kueue::Workload;
+use sluice_jobframework::slice_record::SliceRecord;
+
+use super::physical::is_runnable;
+use super::{Invariant, Violation, counts_toward_usage, holds_quota, job_uid_of_pod, object_key, owner_uid};
+use crate::history::State;
+
+/// Checks that no member of a slice that holds quota is covered by another one as well. A slice and
+/// those that it replaces count as one.
+pub(super) fn check(state: &State, slice: &Workload) -> Vec<Violation> {
+    if !counts_toward_usage(state, slice) {
+        return Vec::new();
+    }
+    let members = member_uids(slice);
+    let others = state.workloads.values().filter(|other| object_key(*other) != object_key(slice));
+    let twice = others.filter(|other| counts_toward_usage(state, other)).filter_map(|other| {
+        let shared = member_uids(other).into_iter().find(|uid| members.contains(uid))?;
+        let (slice, other) = (object_key(slice), object_key(other));
+        Some(Violation::new(Invariant::Payment, format!("Workloads {slice} and {other} both cover member {shared}")))
+    });
+    twice.collect()
+}
+
+/// Returns the Workloads of jobs that hold quota although no cluster, Job or runnable pod that they
+/// cover exists. Valid only after convergence.
+pub fn quota_for_nothing(state: &State) -> Vec<Violation> {
+    let clusters = state.ray_clusters.values().filter_map(|cluster| cluster.metadata.uid.clone());
+    let jobs = state.batch_jobs.values().filter_map(|job| job.metadata.uid.clone());
+    let runnable = state.pods.values().filter(|pod| is_runnable(pod));
+    let of_pods = runnable.filter_map(|pod| job_uid_of_pod(pod).or_else(|| owner_uid(pod)));
+    let in_use: BTreeSet<String> = clusters.chain(jobs).chain(of_pods).collect();
+    let holders = state.workloads.values().filter(|slice| holds_quota(slice));
+    let idle = holders.filter(|slice| {
+        let members = member_uids(slice);
+        !members.is_empty() && members.iter().all(|uid| !in_use.contains(uid))
+    });
+    idle.map(|slice| {
+        let message = format!("Workload {} holds quota, and nothing that it covers exists", object_key(slice));
+        Violation::new(Invariant::Payment, message)
+    })
+    .collect()
+}
+
+/// Returns the uids of the clusters and Jobs that a slice covers, without their revisions.
+fn member_uids(slice: &Workload) -> BTreeSet<String> {
+    let members = SliceRecord::from_workload(slice).unwrap_or_default().members;
+    members.iter().map(|member| sluice_raycluster::revision::parse_member_uid(&member.uid).0.to_owned()).collect()
+}
