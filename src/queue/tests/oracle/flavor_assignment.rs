@@ -155,7 +155,7 @@ impl AssignmentInput<'_> {
                 let flavors = eligible(other).into_iter().filter(|flavor| !with_quota || has_quota(other, flavor));
                 let flavors: Vec<String> = flavors.collect();
                 let longer = combinations.iter().flat_map(|combination| {
-                    flavors.iter().map(|flavor| [combination.as_slice(), &[flavor.clone()]].concat())
+                    flavors.iter().map(|flavor| [combination.as_slice(), std::slice::from_ref(flavor)].concat())
                 });
                 combinations = longer.collect();
             }
