@@ -8,6 +8,7 @@ use super::job_context::cluster_id;
 use super::owners::existing_cluster;
 use sluice_api::kueue::Workload;
 use sluice_jobframework as jobframework;
+use sluice_jobframework::ray_cluster::awaits_redis_cleanup;
 use sluice_jobframework::slice_record::SliceRecord;
 use sluice_jobframework::slices;
 use sluice_plan::{ObjectKey, ObjectRef, Plan};
@@ -19,7 +20,10 @@ impl Engine {
         let clusters: Vec<PodOwnerId> = members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
         let is_used = clusters.iter().any(|cluster| {
             self.may_run_pods(&cluster.uid) || self.has_orphaned_pods(&key.namespace, &cluster.key.name)
-        }) || clusters.iter().any(|cluster| self.is_sole_cover_of(workload, cluster));
+        }) || clusters.iter().any(|cluster| {
+            self.is_sole_cover_of(workload, cluster)
+                || existing_cluster(&self.cluster_state, cluster).is_some_and(|cluster| awaits_redis_cleanup(cluster))
+        });
         let is_used = is_used && !self.is_replaced(workload, &members);
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a cluster on this quota: the release waits for it.

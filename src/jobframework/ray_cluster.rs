@@ -12,7 +12,7 @@ use super::pod_classifier::KnownTemplates;
 use super::shape::shape_of;
 use super::types::{Gate, Member, PodAssignment, PodGroupDemand, PodGroupDemands};
 use super::{conditions, pod_sets};
-use sluice_api::ray::RayCluster;
+use sluice_api::ray::{RayCluster, names as ray_names};
 use sluice_plan::{ObjectRef, Write};
 use sluice_raycluster::{FieldError, PodGroup};
 
@@ -125,7 +125,16 @@ fn set_gate(cluster: &RayCluster, gate: Gate) -> Option<Write> {
     Write::patch(cluster, &gated)
 }
 
+/// Reports whether a cluster is deleted except for its state in Redis: a Job deletes that, with the
+/// quota of the head.
+pub fn awaits_redis_cleanup(cluster: &RayCluster) -> bool {
+    let is_terminating = cluster.metadata.deletion_timestamp.is_some();
+    is_terminating && cluster.finalizers().iter().any(|finalizer| finalizer == ray_names::REDIS_CLEANUP_FINALIZER)
+}
+
 /// Builds the member of a job for a cluster or a revision of it; `share` is the uid of the member.
+/// The head counts as running until the state of a deleted cluster is gone from Redis. (Kueue v0.19.2
+/// `pkg/controller/jobs/raycluster/common.go` charges the larger of head and cleanup pod to the head.)
 pub fn cluster_member(
     cluster: &RayCluster,
     share: String,
@@ -139,7 +148,14 @@ pub fn cluster_member(
         is_open: cluster.spec.suspend != Some(true),
         is_terminating: cluster.metadata.deletion_timestamp.is_some(),
     };
-    members::build_member(identity, pods, groups, templates)
+    let mut member = members::build_member(identity, pods, groups, templates);
+    let groups = member.groups.as_ref().as_ref().map(Vec::as_slice).unwrap_or_default();
+    if let Some(head) =
+        groups.iter().find(|group| group.name == ray_names::HEAD_GROUP).filter(|_| awaits_redis_cleanup(cluster))
+    {
+        member.live_pods.entry(head.kind()).or_insert(1);
+    }
+    member
 }
 
 /// Converts the pod groups of a cluster, or the errors in its spec.

@@ -24,6 +24,18 @@ fn fault_tolerant_cluster() -> ControlPlane {
     plane
 }
 
+/// Returns the names and counts of the pod sets that hold quota.
+fn reserved_pods(plane: &ControlPlane) -> Vec<(String, i64)> {
+    let workloads = plane.names("Workload").into_iter().map(|name| plane.object("Workload", &name)["status"].clone());
+    let is_finished = |status: &Value| {
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|found| found["type"] == "Finished" && found["status"] == "True")
+    };
+    let held = workloads.filter(|status| !is_finished(status));
+    let sets = held.flat_map(|status| status["admission"]["podSetAssignments"].as_array().cloned().unwrap_or_default());
+    sets.map(|set| (set["name"].as_str().unwrap_or_default().to_owned(), set["count"].as_i64().unwrap_or(0))).collect()
+}
+
 fn fail_cleanup_job(plane: &mut ControlPlane) {
     let status = json!({"conditions": [{"type": "Failed", "status": "True"}]});
     plane.apply("Job", json!({"metadata": {"name": JOB}, "status": status}));
@@ -42,8 +54,12 @@ fn redis_keys_are_deleted_after_the_pods_and_before_the_cluster() {
     plane.pods_linger = false;
     plane.advance(10);
     assert!(plane.has("RayCluster", "chat") && plane.has("Job", JOB));
-    let finished = plane.slice_condition("chat", "Finished").expect("a finished slice, which holds no quota");
-    assert_eq!(finished.0, "True");
+    assert_eq!(plane.slice_condition("chat", "Finished"), None);
+    assert_eq!(
+        reserved_pods(&plane),
+        [("head".to_owned(), 1)],
+        "the quota of the head covers the pod that deletes them"
+    );
     let job = plane.object("Job", JOB);
     let pod = &job["spec"]["template"]["spec"];
     assert_eq!(pod["serviceAccountName"], Value::Null, "the autoscaler's account is deleted with the cluster");
@@ -58,6 +74,7 @@ fn redis_keys_are_deleted_after_the_pods_and_before_the_cluster() {
     plane.complete_pods(JOB);
     plane.advance(10);
     assert!(!plane.has("RayCluster", "chat"));
+    assert_eq!(reserved_pods(&plane), []);
     assert_eq!(
         plane.event_count("RayCluster", "RedisCleanupFailed")
             + plane.event_count("RayCluster", "ForceDeletedStuckCluster"),
