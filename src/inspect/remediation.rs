@@ -50,7 +50,7 @@ pub(super) fn remediations(waiting: &PendingCause, cluster_queue: &str) -> Vec<R
             Remediation::new(format!("Workload {head}, which is ahead in the queue, is admitted or deleted")),
             Remediation::new(format!("spec.queueingStrategy of ClusterQueue {cluster_queue} is BestEffortFIFO")),
         ],
-        PendingCause::PreemptionInProgress { evicting, more_evicting: more } => {
+        PendingCause::PreemptionInProgress { evicting, more_evicting: more, .. } => {
             let names: Vec<String> = evicting.iter().map(ToString::to_string).collect();
             let others = if *more > 0 { format!(" and {more} more") } else { String::new() };
             vec![Remediation::new(format!("the pods of {}{others} have terminated", names.join(", ")))]
@@ -274,7 +274,7 @@ mod tests {
 
     #[rstest]
     #[case::behind(PendingCause::BehindHead { head: ObjectKey::new("a", "b"), cluster_queue: "q".into() }, "Workload a/b, which is ahead in the queue")]
-    #[case::room(PendingCause::PreemptionInProgress { evicting: vec![ObjectKey::new("a", "b")], more_evicting: 2 }, "the pods of a/b and 2 more have terminated")]
+    #[case::room(PendingCause::PreemptionInProgress { missing: Vec::new(), evicting: vec![ObjectKey::new("a", "b")], more_evicting: 2 }, "the pods of a/b and 2 more have terminated")]
     #[case::stopped(PendingCause::ClusterQueueStopped("q".into()), "spec.stopPolicy of ClusterQueue q is None")]
     #[case::missing(PendingCause::LocalQueueMissing("q".into()), "LocalQueue q is created")]
     fn every_pending_cause_has_a_remediation(#[case] waiting: PendingCause, #[case] expected: &str) {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::ObjectKey;
 use super::assignment_mode::{AssignmentMode, PreemptionMode, PreemptionOracle};
-use super::cached_workload::{CachedWorkload, QueueState};
+use super::cached_workload::{CachedWorkload, QueueState, ReservedFlavor};
 use super::flavor_assigner::{Assignment, Diagnosis, FlavorAssigner, Predecessor};
 use super::ledger::{WorkloadUsage, to_amount};
-use super::pending::{FlavorRejection, PendingCause, PendingReason};
+use super::pending::{FlavorRejection, MissingQuota, PendingCause, PendingReason};
 use super::scheduler::{CachedClusterQueue, CapacityReservation, Scheduler, WorkloadId};
 use super::shortfall::{BindingLimit, ReservedForOthers};
 use super::tree::{CohortTree, FlavorResourceId, NodeId, UsageView};
@@ -159,7 +159,35 @@ impl Scheduler {
         evicting.sort();
         let more = evicting.len().saturating_sub(MAX_NAMED);
         evicting.truncate(MAX_NAMED);
-        Some(PendingCause::PreemptionInProgress { evicting, more_evicting: more })
+        let missing = self.missing_quota(id, state, reservation).unwrap_or_default();
+        Some(PendingCause::PreemptionInProgress { missing, evicting, more_evicting: more })
+    }
+
+    /// Returns by how much the reserved quota of a workload exceeds what is unused.
+    fn missing_quota(
+        &self,
+        id: WorkloadId,
+        state: &CachedClusterQueue,
+        reservation: &CapacityReservation,
+    ) -> Option<Vec<MissingQuota>> {
+        let (slot, config) = (self.workloads.get(id)?, state.config.as_ref()?);
+        let pod_sets = &slot.info.requests.as_ref().ok()?.pod_sets;
+        let missing = reservation.usage.iter().filter_map(|(fr, amount)| {
+            let missing = amount - self.tree.available(state.node, *fr, UsageView::Actual, 0);
+            let at = self.tree.flavor_resource(*fr);
+            let needs_it = |reserved: &&ReservedFlavor| {
+                let group = config.groups.get(reserved.unit.group);
+                reserved.flavor == at.flavor && group.is_some_and(|group| group.resources.contains(&at.resource))
+            };
+            let unit = reservation.assignment.flavors.iter().find(needs_it)?.unit;
+            (missing > 0).then(|| MissingQuota {
+                pod_set: pod_sets.get(unit.pod_set).map(|set| set.name.clone()).unwrap_or_default(),
+                flavor: at.flavor.clone(),
+                resource: at.resource.clone(),
+                amount: to_amount(missing),
+            })
+        });
+        Some(missing.collect())
     }
 
     fn reservation_of(&self, node: NodeId, id: WorkloadId) -> Option<&CapacityReservation> {

@@ -56,7 +56,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 
 pub use feasibility::{Feasibility, FeasibilityChecker, QuotaDeficit};
 pub use partial_preemption::PreemptiblePart;
-pub use pending::{FlavorRejection, PendingCause, PendingReason};
+pub use pending::{FlavorRejection, MissingQuota, PendingCause, PendingReason};
 pub use queue_status::{ClusterQueueReport, CohortReport, LocalQueueReport, WorkloadCounts};
 pub use requests::{Requests, pod_requests, template_requests};
 pub use scheduler::Scheduler;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::shortfall::Shortfall;
+use sluice_api::quantity::Amount;
 use sluice_plan::ObjectKey;
 
 /// The reason of the condition QuotaReserved while it is False (kueue v0.19.2
@@ -60,6 +61,8 @@ pub enum PendingCause {
     },
     /// Quota is reserved for it. These evicted workloads have not released theirs.
     PreemptionInProgress {
+        /// What it needs in addition to the quota that is unused by now.
+        missing: Vec<MissingQuota>,
         /// Some of the evicted workloads, sorted by key.
         evicting: Vec<ObjectKey>,
         /// Number of further ones.
@@ -109,6 +112,19 @@ pub enum PendingCause {
     InvalidRequests(String),
     /// The API server rejected its admission.
     AdmissionRejected,
+}
+
+/// Quota that evicted workloads have not released.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingQuota {
+    /// Name of the first pod set that needs it.
+    pub pod_set: String,
+    /// Name of the flavor.
+    pub flavor: String,
+    /// Name of the resource.
+    pub resource: String,
+    /// Missing amount.
+    pub amount: Amount,
 }
 
 /// The reason that a flavor or resource cannot be assigned to a pod set.
@@ -237,7 +253,10 @@ impl fmt::Display for PendingCause {
             Self::BehindHead { head, cluster_queue } => {
                 write!(f, "ClusterQueue {cluster_queue} is StrictFIFO and {head}, ahead in the queue, does not fit yet")
             }
-            Self::PreemptionInProgress { evicting, more_evicting: more } => write_evicting(f, evicting, *more),
+            Self::PreemptionInProgress { missing, evicting, more_evicting: more } => {
+                write_missing(f, missing)?;
+                write_evicting(f, evicting, *more)
+            }
             Self::NextCycle => f.write_str("fits; will be admitted in the next scheduling cycle"),
             Self::WaitingForPodsReady(key) => {
                 write!(f, "waiting for admitted workload {key} to be in the PodsReady condition")
@@ -275,8 +294,24 @@ impl fmt::Display for PendingCause {
     }
 }
 
+/// Begins as Kueue's message about a preemption (kueue v0.19.2 `pkg/scheduler/scheduler.go`, `schedule`).
+fn write_missing(f: &mut fmt::Formatter<'_>, missing: &[MissingQuota]) -> fmt::Result {
+    let mut pod_set = None;
+    for MissingQuota { pod_set: of, flavor, resource, amount } in missing {
+        match pod_set {
+            Some(last) if last == of => f.write_str("; ")?,
+            Some(_) => write!(f, ". Pod set {of}: ")?,
+            None => write!(f, "couldn't assign flavors to pod set {of}: ")?,
+        }
+        pod_set = Some(of);
+        let more = amount.display(resource);
+        write!(f, "insufficient unused quota for {resource} in flavor {flavor}, {more} more needed")?;
+    }
+    if missing.is_empty() { Ok(()) } else { f.write_str(". ") }
+}
+
 fn write_evicting(f: &mut fmt::Formatter<'_>, evicting: &[ObjectKey], more: usize) -> fmt::Result {
-    f.write_str("quota is reserved; waiting for evicted workloads to release theirs: ")?;
+    write!(f, "Pending the preemption of {} workload(s), whose quota is reserved for it: ", evicting.len() + more)?;
     for (index, key) in evicting.iter().enumerate() {
         write!(f, "{}{key}", if index == 0 { "" } else { ", " })?;
     }

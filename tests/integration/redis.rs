@@ -35,9 +35,9 @@ async fn redis_keys_are_deleted_before_the_cluster() {
     env.ray_clusters().delete(CLUSTER, &DeleteParams::default()).await.expect("the cluster is deleted");
     let jobs: Api<Job> = Api::namespaced(env.client.clone(), NAMESPACE);
     let job = eventually("a Job deletes its keys", async || jobs.get_opt(JOB).await.expect("an answer")).await;
-    assert_eq!(job.spec.expect("a spec").suspend, Some(false), "it needs no quota");
+    assert_eq!(job.spec.expect("a spec").suspend, Some(false), "the quota of the head covers it");
     assert!(env.pods_of(CLUSTER).await.iter().all(|pod| pod.labels().contains_key("batch.kubernetes.io/job-name")));
-    env.wait_for_reserved_cpu("0").await;
+    env.wait_for_reserved_cpu(HEAD_CPU).await;
     assert!(
         env.ray_clusters().get_opt(CLUSTER).await.expect("an answer").is_some(),
         "the cluster remains until its keys are deleted"

@@ -109,3 +109,22 @@ fn b57_missing_or_misconfigured_queue_is_the_pending_reason() {
     assert_eq!(scene.reason_and_message("wrong", names::QUOTA_RESERVED).0, "Suspended");
     assert_eq!(scene.reason_and_message("lost", names::QUOTA_RESERVED).0, "Misconfigured");
 }
+
+/// Begins as Kueue's message, `… more needed. Pending the preemption of 1 workload(s)`.
+#[test]
+fn preemptor_says_what_is_short_and_which_workloads_hold_it() {
+    let mut scene = Scene::new()
+        .queues([queue("q").has("cpu=3").preempts_within("LowerPriority")])
+        .admitted("q", "held cpu=2 p=-1")
+        .pending("q", "in cpu=3");
+    scene.run_until_stable();
+
+    let (reason, message) = scene.reason_and_message("in", names::QUOTA_RESERVED);
+
+    assert_eq!(reason, "WaitingForPreemptedWorkloads");
+    assert_eq!(
+        message,
+        "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 2 more needed. \
+         Pending the preemption of 1 workload(s), whose quota is reserved for it: team/held"
+    );
+}
