@@ -329,7 +329,7 @@ async fn ray_job_holds_quota_until_its_pods_are_gone_even_after_its_cluster() {
     fixture.wait_for_status("train", "Suspended").await;
     assert_eq!(fixture.list("RayCluster").await, Vec::<String>::new());
     let fixture = fixture.restart().await;
-    fixture.wait_until_pending("urgent", "evicted workloads to release theirs: default/rayjob-train").await;
+    fixture.wait_until_pending("urgent", "whose quota is reserved for it: default/rayjob-train").await;
     fixture.wait_for_status("urgent", "Suspended").await;
     fixture.wait_for_pods(1, 0).await;
 

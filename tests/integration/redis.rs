@@ -37,7 +37,7 @@ async fn redis_keys_are_deleted_before_the_cluster() {
     let job = eventually("a Job deletes its keys", async || jobs.get_opt(JOB).await.expect("an answer")).await;
     assert_eq!(job.spec.expect("a spec").suspend, Some(false), "the quota of the head covers it");
     assert!(env.pods_of(CLUSTER).await.iter().all(|pod| pod.labels().contains_key("batch.kubernetes.io/job-name")));
-    env.wait_for_reserved_cpu(HEAD_CPU).await;
+    env.wait_for_reserved_cpu("500m").await;
     assert!(
         env.ray_clusters().get_opt(CLUSTER).await.expect("an answer").is_some(),
         "the cluster remains until its keys are deleted"
