@@ -13,7 +13,7 @@ use super::tree::NodeId;
 const REFRESHED_HEADS: usize = 32;
 /// Delay before the messages of a ClusterQueue are refreshed after a change of quota elsewhere in
 /// its cohort, so that the cycle after that change only decides.
-const COHORT_REFRESH_DELAY: SignedDuration = SignedDuration::from_secs(10);
+const COHORT_REFRESH_DELAY: SignedDuration = SignedDuration::from_secs(5);
 /// Delay before the message of the first pending workload is refreshed after a change of usage, and
 /// so the minimum time between two refreshes.
 const USAGE_REFRESH_DELAY: SignedDuration = SignedDuration::from_secs(60);

@@ -259,7 +259,7 @@ impl fmt::Display for PendingCause {
             }
             Self::NextCycle => f.write_str("fits; will be admitted in the next scheduling cycle"),
             Self::WaitingForPodsReady(key) => {
-                write!(f, "waiting for admitted workload {key} to be in the PodsReady condition")
+                write!(f, "waiting for all admitted workloads to be in PodsReady condition: {key} is not")
             }
             Self::NoQueueName => f.write_str("no LocalQueue is named; set spec.queueName"),
             Self::LocalQueueMissing(name) => write!(f, "LocalQueue {name} doesn't exist"),

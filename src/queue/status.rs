@@ -451,8 +451,12 @@ impl StatusEditor {
         }
     }
 
-    /// Sets the condition Requeued to True if it is False: the workload is queued again.
+    /// Ends the backoff of a workload that is queued again, and sets the condition Requeued to True if
+    /// it is False. A job controller that stops the job need not have set the condition.
     fn mark_requeued(&mut self) {
+        if let Some(state) = &mut self.status.requeue_state {
+            state.requeue_at = None;
+        }
         let requeued = condition::get(&self.status.conditions, names::REQUEUED);
         let Some(requeued) = requeued.filter(|requeued| requeued.status == "False") else { return };
         let (reason, message) = match requeued.reason.as_str() {
@@ -466,9 +470,6 @@ impl StatusEditor {
             _ => (names::requeued_reason::BACKOFF_FINISHED, "The workload backoff was finished"),
         };
         self.set(names::REQUEUED, true, reason, message.to_owned());
-        if let Some(state) = &mut self.status.requeue_state {
-            state.requeue_at = None;
-        }
     }
 
     /// Counts an eviction in the scheduling statistics.

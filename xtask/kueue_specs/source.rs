@@ -87,7 +87,8 @@ impl Source {
 }
 
 /// Changes the specs: they connect to the control plane of `KUBECONFIG`, start no manager, and wait
-/// a moment where they would read a counter inside its process.
+/// a moment where they would read a counter inside its process. They accept the reason that Kueue 0.20
+/// gives to workloads that wait for others to be ready.
 fn use_existing_manager(root: &Path) -> Result<(), Failure> {
     let framework = root.join("test/integration/framework/framework.go");
     let text = std::fs::read_to_string(&framework)?;
@@ -100,15 +101,28 @@ fn use_existing_manager(root: &Path) -> Result<(), Failure> {
     let text = return_from(&text, "func (f *Framework) StartManager(", "")?;
     std::fs::write(framework, text)?;
 
-    let metrics = root.join("test/util/metrics.go");
-    let mut text = std::fs::read_to_string(&metrics)?;
-    let functions: Vec<String> =
-        text.lines().filter(|line| line.to_lowercase().starts_with("func expect")).map(str::to_owned).collect();
-    for function in functions {
-        text = return_from(&text, &function, WAIT)?;
+    let util = root.join("test/util/util.go");
+    let text = std::fs::read_to_string(&util)?;
+    let reason = "cond.Reason == kueue.WorkloadWaiting";
+    let text = replace(&text, reason, &format!(r#"({reason} || cond.Reason == "WaitingForPodsReady")"#))?;
+    std::fs::write(util, text)?;
+
+    for file in METRIC_HELPERS {
+        let file = root.join(file);
+        let mut text = std::fs::read_to_string(&file)?;
+        let functions: Vec<String> =
+            text.lines().filter(|line| line.to_lowercase().starts_with("func expect")).map(str::to_owned).collect();
+        for function in functions {
+            text = return_from(&text, &function, WAIT)?;
+        }
+        std::fs::write(file, text)?;
     }
-    Ok(std::fs::write(metrics, text)?)
+    Ok(())
 }
+
+/// Files whose functions named `expect…` read counters inside Kueue's process.
+const METRIC_HELPERS: [&str; 2] =
+    ["test/util/metrics.go", "test/integration/singlecluster/scheduler/fairsharing/fair_sharing_test.go"];
 
 /// Statement that a helper executes in place of reading a counter. Specs rely on it to wait until the manager has
 /// seen what they have just created.

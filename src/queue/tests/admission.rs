@@ -345,6 +345,11 @@ fn evicted_workload_is_requeued_at_its_requeue_time() {
     assert!(cluster.scheduler.next_deadline().is_some_and(|wake| wake <= timestamp(100)));
     cluster.now = 99;
     assert_eq!(cluster.run_until_stable(), ["a"]);
+
+    // Its backoff is over, and it is still known how often it was requeued.
+    let status = cluster.workloads[&object_key("a")].status.as_ref().expect("a status");
+    let state = status.requeue_state.as_ref().expect("the state");
+    assert_eq!((state.count, state.requeue_at.as_ref()), (Some(1), None));
 }
 
 #[test]
