@@ -48,6 +48,8 @@ type controlPlane struct {
 	assets string
 	// typeCheckPolicies runs the typeCheckController.
 	typeCheckPolicies bool
+	// controllers tells if kube-controller-manager runs.
+	controllers bool
 
 	etcdPort, etcdPeerPort, apiserverPort, controllerManagerPort, schedulerPort int
 }
@@ -88,6 +90,12 @@ func (c *controlPlane) etcdArgs() []string {
 }
 
 func (c *controlPlane) apiserverArgs() []string {
+	// It taints new nodes, and the controller that would take the taint away wants kubelets.
+	disabled := "TaintNodesByCondition"
+	if !c.controllers {
+		// It rejects pods without the service account that a controller creates in every namespace.
+		disabled += ",ServiceAccount"
+	}
 	return []string{
 		"--etcd-servers=" + c.url("http", c.etcdPort),
 		"--bind-address=" + c.address.String(),
@@ -98,8 +106,7 @@ func (c *controlPlane) apiserverArgs() []string {
 		"--tls-private-key-file=" + c.certs.keyFile,
 		"--token-auth-file=" + c.layout.tokens(),
 		"--authorization-mode=RBAC",
-		// It taints new nodes, and the controller that would take the taint away wants kubelets.
-		"--disable-admission-plugins=TaintNodesByCondition",
+		"--disable-admission-plugins=" + disabled,
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-signing-key-file=" + c.certs.serviceAccountKeyFile,
 		"--service-account-key-file=" + c.certs.serviceAccountKeyFile,

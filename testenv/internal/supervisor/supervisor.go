@@ -169,8 +169,8 @@ func (e *Environment) writeFiles() error {
 	}
 	e.plane = &controlPlane{
 		layout: e.layout, certs: certs, address: address, assets: e.options.Assets,
-		typeCheckPolicies: e.options.TypeCheckPolicies, etcdPort: ports[0], etcdPeerPort: ports[1], apiserverPort: ports[2],
-		controllerManagerPort: ports[3], schedulerPort: ports[4],
+		typeCheckPolicies: e.options.TypeCheckPolicies, controllers: e.options.Controllers,
+		etcdPort: ports[0], etcdPeerPort: ports[1], apiserverPort: ports[2], controllerManagerPort: ports[3], schedulerPort: ports[4],
 	}
 	e.token = rand.Text()
 	if err := os.WriteFile(e.layout.tokens(), []byte(e.token+",admin,admin,\"system:masters\"\n"), 0o600); err != nil {
