@@ -36,6 +36,15 @@ impl FlavorAssigner<'_> {
     }
 
     fn may_contradict(&self, units: &[AssignmentUnit<'_>]) -> bool {
+        // Pods that run stay in their flavors, even if the labels of those have changed since.
+        let is_pinned = |unit: &AssignmentUnit<'_>| {
+            let mut resources = unit.requests.iter().map(|(resource, _)| resource);
+            let running = |resource| self.predecessor.as_ref()?.running_flavor(unit.pod_set, resource);
+            resources.any(|resource| running(resource).is_some())
+        };
+        if units.len() < 2 || units.iter().any(is_pinned) {
+            return false;
+        }
         units.iter().enumerate().any(|(index, unit)| {
             let mut others = units[index + 1..].iter().flat_map(|other| &other.group.flavors);
             others
