@@ -104,6 +104,8 @@ pub struct Engine {
     serve_observations: BTreeMap<ObjectKey, ServeObservation>,
     serve_calls_in_flight: BTreeSet<(ObjectKey, &'static str)>,
     pod_dry_runs: PodDryRuns,
+    /// Time since which the job of a Workload is known to be gone.
+    jobs_gone_since: BTreeMap<ObjectKey, Timestamp>,
     work_queue: WorkQueue<PlannerKey>,
     writes: WriteTracker,
     slice_changes: PlannedSliceChanges,
@@ -133,6 +135,7 @@ impl Engine {
             serve_observations: BTreeMap::new(),
             serve_calls_in_flight: BTreeSet::new(),
             pod_dry_runs: PodDryRuns::default(),
+            jobs_gone_since: BTreeMap::new(),
             work_queue: WorkQueue::default(),
             writes: WriteTracker::default(),
             slice_changes: PlannedSliceChanges::default(),

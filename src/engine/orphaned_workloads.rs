@@ -2,9 +2,10 @@
 //!
 //! `kubectl delete --cascade=orphan` removes the owner reference from pods, RayClusters and
 //! Workloads alike, and then deletes the job. Its pods run on, and their quota stays in use until
-//! the last one is gone.
+//! the last one is gone. A Workload whose job is gone, and which no garbage collector deletes, ends
+//! the same way.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::{Resource, ResourceExt};
 
@@ -12,7 +13,7 @@ use super::Engine;
 use super::ancestors::{JobOfBatchJob, JobOfCluster};
 use super::cluster_state::{has_controller, orphaned_pods_key, owner_key};
 use super::job_context::cluster_id;
-use super::owners::existing_cluster;
+use super::owners::{existing_cluster, owning_job_exists, owning_job_key};
 use super::planner_key::JobKey;
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
@@ -21,6 +22,10 @@ use sluice_jobframework::members::is_live;
 use sluice_jobframework::slice_record::{MemberShare, SliceRecord};
 use sluice_jobframework::slices::{self, Slice, SlicePhase};
 use sluice_plan::{ObjectKey, ObjectRef, Plan, Write};
+
+/// Time after which a Workload ends by itself if its job is gone: the garbage collector, which deletes
+/// both, is given the time to do so.
+const COLLECTION_TIME: SignedDuration = SignedDuration::from_mins(1);
 
 /// Job that an orphaned Workload belongs to.
 pub(super) struct AdoptiveJob {
@@ -53,6 +58,31 @@ impl Engine {
         let holds_quota = condition::is_true(workload.conditions(), names::QUOTA_RESERVED);
         let is_kept = holds_quota && !self.is_replaced(workload, &record.members) && is_used();
         (!is_kept).then(|| finished::plan_orphaned(workload, now))
+    }
+
+    /// Returns the time at which a Workload ends by itself, since its job is gone; `None` while it has
+    /// one, or none that it was created for.
+    pub(super) fn collection_deadline(&mut self, workload: &Workload, now: Timestamp) -> Option<Timestamp> {
+        let key = ObjectKey::of(workload);
+        let is_over = condition::is_true(workload.conditions(), names::FINISHED);
+        let has_lost_job = owning_job_key(workload).is_some() && !owning_job_exists(&self.cluster_state, workload);
+        if is_over || !has_lost_job || SliceRecord::from_workload(workload).is_none() {
+            self.jobs_gone_since.remove(&key);
+            return None;
+        }
+        Some(*self.jobs_gone_since.entry(key).or_insert(now) + COLLECTION_TIME)
+    }
+
+    /// Plans the end of a Workload whose job is gone. Returns `None` while one of its clusters exists,
+    /// or one of its pods runs.
+    pub(super) fn plan_uncollected_workload(&self, workload: &Workload, now: Timestamp) -> Option<Plan> {
+        let namespace = workload.namespace().unwrap_or_default();
+        let members = SliceRecord::from_workload(workload).unwrap_or_default().members;
+        let is_used = members.iter().any(|member| {
+            existing_cluster(&self.cluster_state, &cluster_id(&namespace, member)).is_some()
+                || self.uses_orphaned_quota(&namespace, member)
+        });
+        (!is_used).then(|| finished::plan_orphaned(workload, now))
     }
 
     /// Reports whether an admitted slice that replaces this one covers its members: their pods use the

@@ -94,9 +94,18 @@ impl Engine {
     }
 
     fn plan_workload(&mut self, key: &ObjectKey, now: Timestamp) -> Plan {
-        let Some(workload) = self.cluster_state.workloads.get(key).cloned() else { return Plan::default() };
+        let Some(workload) = self.cluster_state.workloads.get(key).cloned() else {
+            self.jobs_gone_since.remove(key);
+            return Plan::default();
+        };
         let workload = workload.as_ref();
         if workload.metadata.deletion_timestamp.is_none() {
+            let deadline = self.collection_deadline(workload, now);
+            if deadline.is_some_and(|deadline| deadline <= now)
+                && let Some(plan) = self.plan_uncollected_workload(workload, now)
+            {
+                return plan;
+            }
             if let Some(plan) = self.plan_orphaned_workload(workload, now) {
                 return plan;
             }
@@ -111,7 +120,9 @@ impl Engine {
                 // It runs again once its job plans no more changes to it.
                 return Plan::default();
             }
-            return self.queue_adapter.plan_workload(&self.cluster_state, workload, now);
+            let mut plan = self.queue_adapter.plan_workload(&self.cluster_state, workload, now);
+            deadline.filter(|deadline| now < *deadline).into_iter().for_each(|deadline| plan.wake_by(deadline));
+            return plan;
         }
         self.plan_terminating_workload(key, workload)
     }

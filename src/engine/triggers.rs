@@ -6,7 +6,9 @@ use k8s_openapi::api::core::v1::Service;
 use kube_core::{Resource, ResourceExt};
 
 use super::cluster_state::{Change, ClusterState, Object, PodOwnerId, PodOwnerKind, has_controller, owner_key};
-use super::owners::{controller_key, existing_cluster, is_standalone, owning_job_key, service_of_cluster};
+use super::owners::{
+    controller_key, existing_cluster, is_standalone, owning_job_exists, owning_job_key, service_of_cluster,
+};
 use super::planner_key::{JobKey, PlannerKey};
 use super::{Components, finalizers, priorities};
 use sluice_api::kueue::Workload;
@@ -256,12 +258,15 @@ fn on_pods_of_cluster(state: &ClusterState, cluster: &PodOwnerId, concerned: &mu
     }
 }
 
-/// Adds the Workloads of a job that are terminating or orphaned: they release their quota after the
-/// last pod.
+/// Adds the Workloads of a job that are terminating, orphaned, or have outlived it: they release their
+/// quota after the last pod.
 fn on_releasing_workloads(state: &ClusterState, job: &str, concerned: &mut BTreeSet<PlannerKey>) {
     let slices = state.workloads.by_index(&owner_key(job));
-    let releasing =
-        slices.filter(|slice| slice.metadata.deletion_timestamp.is_some() || !has_controller(slice.as_ref()));
+    let releasing = slices.filter(|slice| {
+        slice.metadata.deletion_timestamp.is_some()
+            || !has_controller(slice.as_ref())
+            || !owning_job_exists(state, slice)
+    });
     concerned.extend(releasing.map(|slice| PlannerKey::Workload(ObjectKey::of(slice.as_ref()))));
 }
 

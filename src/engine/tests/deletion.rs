@@ -308,6 +308,32 @@ fn slice_that_the_garbage_collector_takes_first_holds_its_quota_while_orphaned_p
     assert!(!plane.has("Workload", &slice));
 }
 
+#[rstest]
+#[case::job("Job")]
+#[case::cluster("RayCluster")]
+fn slice_of_a_deleted_job_ends_by_itself_after_the_last_pod(#[case] kind: &str) {
+    // Given a running job, another one that waits for its quota, and no garbage collector,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_job(&mut plane, kind, "left");
+    plane.advance(10);
+    put_job(&mut plane, kind, "next");
+    plane.advance(10);
+    plane.collects_garbage = false;
+
+    // when the first one is deleted, then its pods keep their quota,
+    plane.delete(kind, "left");
+    plane.advance(120);
+    assert!(!plane.has(kind, "left"));
+    assert_eq!((runs(&plane, kind, "left"), runs(&plane, kind, "next")), (2, 0));
+
+    // and once they are gone, it is released.
+    let pods: Vec<String> = plane.names("Pod").into_iter().filter(|pod| pod.starts_with("left")).collect();
+    pods.iter().for_each(|pod| plane.delete("Pod", pod));
+    plane.advance(70);
+    assert_eq!((runs(&plane, kind, "left"), runs(&plane, kind, "next")), (0, 2));
+    assert_eq!(finished_reasons(&plane), ["OwnerNotFound"]);
+}
+
 #[test]
 fn slice_that_lost_its_owner_is_adopted_by_its_job() {
     for kind in ["Job", "RayCluster"] {
