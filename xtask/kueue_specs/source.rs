@@ -87,8 +87,7 @@ impl Source {
 }
 
 /// Changes the specs: they connect to the control plane of `KUBECONFIG`, start no manager, and wait
-/// a moment where they would read a counter inside its process. They accept the reason that Kueue 0.20
-/// gives to workloads that wait for others to be ready.
+/// a moment where they would read a counter inside its process.
 fn use_existing_manager(root: &Path) -> Result<(), Failure> {
     let framework = root.join("test/integration/framework/framework.go");
     let text = std::fs::read_to_string(&framework)?;
@@ -101,12 +100,7 @@ fn use_existing_manager(root: &Path) -> Result<(), Failure> {
     let text = return_from(&text, "func (f *Framework) StartManager(", "")?;
     std::fs::write(framework, text)?;
 
-    let util = root.join("test/util/util.go");
-    let text = std::fs::read_to_string(&util)?;
-    let reason = "cond.Reason == kueue.WorkloadWaiting";
-    let text = replace(&text, reason, &format!(r#"({reason} || cond.Reason == "WaitingForPodsReady")"#))?;
-    std::fs::write(util, text)?;
-
+    accept_reasons_of_next_version(root)?;
     for file in METRIC_HELPERS {
         let file = root.join(file);
         let mut text = std::fs::read_to_string(&file)?;
@@ -116,6 +110,25 @@ fn use_existing_manager(root: &Path) -> Result<(), Failure> {
             text = return_from(&text, &function, WAIT)?;
         }
         std::fs::write(file, text)?;
+    }
+    Ok(())
+}
+
+/// Makes the specs accept the reasons that Kueue 0.20 gives to pending workloads, which say more than
+/// `Pending` and `Waiting`.
+fn accept_reasons_of_next_version(root: &Path) -> Result<(), Failure> {
+    let util = root.join("test/util/util.go");
+    let text = std::fs::read_to_string(&util)?;
+    let waiting = "cond.Reason == kueue.WorkloadWaiting";
+    let text = replace(&text, waiting, &format!(r#"({waiting} || cond.Reason == "WaitingForPodsReady")"#))?;
+    std::fs::write(util, text)?;
+
+    let jobs = root.join(SPECS).join("controller/jobs");
+    for file in ["job/job_controller_test.go", "raycluster/raycluster_controller_test.go"] {
+        let file = jobs.join(file);
+        let text = std::fs::read_to_string(&file)?;
+        let pending = r#"HaveConditionStatusFalseAndReason(kueue.WorkloadQuotaReserved, "Pending")"#;
+        std::fs::write(file, text.replace(pending, "HaveConditionStatusFalse(kueue.WorkloadQuotaReserved)"))?;
     }
     Ok(())
 }
