@@ -247,6 +247,7 @@ impl FlavorAssigner<'_> {
                 *amount != Amount::ZERO
                     && self.undeclared_resources == UndeclaredResourcePolicy::Block
                     && self.config.group_of(resource).is_none()
+                    && !set.injected_only.contains(*resource)
             });
             for (resource, _) in unknown {
                 offered = false;

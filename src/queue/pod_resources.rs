@@ -1,12 +1,13 @@
 //! Resource fields of a pod: the basis of its requests and of LimitRange checks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
 use super::limit_ranges::LimitRangeSummary;
 use super::requests::Requests;
 use sluice_api::quantity::Exact;
+use sluice_api::ray::names::{WAIT_CONTAINER, WAIT_CONTAINER_RESOURCES};
 
 /// Exact amounts by resource. A resource that is named explicitly may have amount zero.
 pub(super) type ExactResources = BTreeMap<String, Exact>;
@@ -58,6 +59,29 @@ impl PodResources {
             if self.overhead.is_empty() { class_overhead.unwrap_or(&self.overhead) } else { &self.overhead },
         );
         total.into_iter().map(|(resource, sum)| (resource.clone(), sum.to_amount(&resource))).collect()
+    }
+
+    /// Returns the resources that nothing but the init container of KubeRay requests, which the owner
+    /// of the manifest did not write. An own container of that name that requests more does not count.
+    pub(super) fn injected_only(&self) -> BTreeSet<String> {
+        let (injected, own): (Vec<_>, Vec<_>) =
+            self.init_containers.iter().partition(|container| container.name == WAIT_CONTAINER);
+        if injected.is_empty() {
+            return BTreeSet::new();
+        }
+        let is_injected = |resource: &str, most: &str| {
+            let most = Exact::parse(most).unwrap_or(Exact::ZERO);
+            let requests = injected.iter().filter_map(|container| container.resources.requests.get(resource));
+            requests.clone().next().is_some() && requests.into_iter().all(|amount| *amount <= most)
+        };
+        let is_own = |resource: &str| {
+            let containers = self.containers.iter().chain(own.iter().copied());
+            let mut requests = containers.map(|container| &container.resources.requests).chain([&self.overhead]);
+            requests.any(|requests| requests.contains_key(resource)) || self.pod_level.requests.contains_key(resource)
+        };
+        let resources =
+            WAIT_CONTAINER_RESOURCES.iter().filter(|(resource, most)| is_injected(resource, most) && !is_own(resource));
+        resources.map(|(resource, _)| (*resource).to_owned()).collect()
     }
 
     /// Returns all fields but the container names as JSON with canonical amounts.

@@ -1,5 +1,7 @@
 //! Resource requests of a workload.
 
+use std::collections::BTreeSet;
+
 use super::adjust_resources::ResourceAdjustments;
 use super::interner::{Interned, Interner};
 use super::node_affinity::NodeRequirements;
@@ -42,6 +44,8 @@ pub(super) struct PodSetRequests {
     /// The fewest pods with which it can be admitted.
     pub(super) min_count: i32,
     pub(super) per_pod: Requests,
+    /// Resources that only a container of KubeRay requests. A ClusterQueue need not cover them.
+    pub(super) injected_only: BTreeSet<String>,
     pub(super) node_requirements: NodeRequirements,
     /// Messages about the LimitRange constraints that its pods violate.
     pub(super) limit_range_violations: Vec<String>,
@@ -147,12 +151,16 @@ impl ParsedPodSet {
     ) -> PodSetRequests {
         let overhead = self.pod.runtime_class.as_deref().and_then(|class| added.overhead(class));
         let limits = added.limits(namespace);
-        let (per_pod, breaches) = match limits {
-            None if overhead.is_none() => (self.unadjusted_requests.clone(), Vec::new()),
-            None => (apply_transformations(self.pod.requests(overhead), rules), Vec::new()),
+        let (per_pod, injected_only, breaches) = match limits {
+            None if overhead.is_none() => (self.unadjusted_requests.clone(), self.pod.injected_only(), Vec::new()),
+            None => {
+                let requests = apply_transformations(self.pod.requests(overhead), rules);
+                (requests, self.pod.injected_only(), Vec::new())
+            }
             Some(limits) => {
                 let pod = self.pod.with_defaults(limits);
-                (apply_transformations(pod.requests(overhead), rules), limits.violations(&pod))
+                let requests = apply_transformations(pod.requests(overhead), rules);
+                (requests, pod.injected_only(), limits.violations(&pod))
             }
         };
         let (reclaimable, count) = (count.reclaimable, count.needed());
@@ -163,6 +171,7 @@ impl ParsedPodSet {
             count,
             min_count,
             per_pod,
+            injected_only,
             node_requirements: placement,
             limit_range_violations: breaches,
         }

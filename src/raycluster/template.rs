@@ -27,8 +27,6 @@ use sluice_api::ray::{PodTemplate, RayCluster, WorkerGroupSpec, names};
 const GCS_PORT: &str = "6379";
 /// Default metrics port.
 const METRICS_PORT: i32 = 8080;
-/// Resources of the init container that waits for the head: (CPU, memory).
-const WAIT_CONTAINER_RESOURCES: (&str, &str) = ("200m", "256Mi");
 
 /// Values that all pods of a cluster share.
 pub(super) struct TemplateContext<'a> {
@@ -284,12 +282,11 @@ fn wait_gcs_ready_container(common: &TemplateContext<'_>, ray: &Container) -> Co
          sleep 5\n\
          done\n"
     );
-    let amounts = BTreeMap::from([
-        ("cpu".to_owned(), Quantity(WAIT_CONTAINER_RESOURCES.0.to_owned())),
-        ("memory".to_owned(), Quantity(WAIT_CONTAINER_RESOURCES.1.to_owned())),
-    ]);
+    let amounts =
+        names::WAIT_CONTAINER_RESOURCES.map(|(resource, amount)| (resource.to_owned(), Quantity(amount.into())));
+    let amounts = BTreeMap::from(amounts);
     Container {
-        name: "wait-gcs-ready".to_owned(),
+        name: names::WAIT_CONTAINER.to_owned(),
         image: ray.image.clone(),
         image_pull_policy: ray.image_pull_policy.clone(),
         command: Some(start_command::bash_command()),

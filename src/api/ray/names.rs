@@ -38,6 +38,11 @@ pub const CREATED_BY_LABEL: &str = "app.kubernetes.io/created-by";
 
 /// Group name of the head pod.
 pub const HEAD_GROUP: &str = "headgroup";
+/// Init container that the operator adds to worker pods, which waits for the head.
+pub const WAIT_CONTAINER: &str = "wait-gcs-ready";
+/// What that container requests, by resource (KubeRay 1.7
+/// `ray-operator/controllers/ray/common/pod.go`, `DefaultWorkerPodTemplate`).
+pub const WAIT_CONTAINER_RESOURCES: [(&str, &str); 2] = [("cpu", "200m"), ("memory", "256Mi")];
 
 /// Annotation of a RayCluster or pod template: keeps the container's command unchanged.
 pub const OVERWRITE_COMMAND_ANNOTATION: &str = "ray.io/overwrite-container-cmd";

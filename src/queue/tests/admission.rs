@@ -408,3 +408,41 @@ fn numbers_of_all_pending_workloads_are_refreshed_after_a_change_of_quota() {
         assert!(message.contains("2 more needed"), "{name}: {message}");
     }
 }
+
+#[rstest]
+#[case::container_of_kuberay("wait-gcs-ready", json!({"cpu": "200m", "memory": "256Mi"}), true)]
+#[case::own_container("fetch-model", json!({"cpu": "200m", "memory": "256Mi"}), false)]
+#[case::larger_container_of_that_name("wait-gcs-ready", json!({"memory": "8Gi"}), false)]
+#[case::other_resource_of_that_name("wait-gcs-ready", json!({"nvidia.com/gpu": "1"}), false)]
+fn resource_that_only_kuberay_requests_need_not_be_covered(
+    #[case] name: &str,
+    #[case] requests: Value,
+    #[case] is_admitted: bool,
+) {
+    // Given quota of CPUs alone,
+    let mut cluster = Cluster::with_cpu("1");
+
+    // when pods request CPUs, and an init container that runs before requests something else,
+    let mut workload = cluster.workload("w", &[("main", 1, json!({"cpu": "1"}))]);
+    let container = json!({"name": name, "resources": {"requests": requests}});
+    edit_pod_spec(&mut workload.spec.pod_sets[0], |spec| spec["initContainers"] = json!([container]));
+    cluster.put(workload);
+
+    // then they are admitted if it is not their owner's.
+    assert_eq!(cluster.run_until_stable(), Vec::from_iter(is_admitted.then_some("w")));
+}
+
+#[test]
+fn resource_that_only_kuberay_requests_is_charged_if_it_is_covered() {
+    let groups = json!([group(&["cpu", "memory"], &[("default", &["1", "1Gi"])])]);
+    let mut cluster = Cluster::with(json!({"namespaceSelector": {}, "resourceGroups": groups}));
+    let mut workload = cluster.workload("w", &[("main", 1, json!({"cpu": "1"}))]);
+    let container = json!({"name": "wait-gcs-ready", "resources": {"requests": {"cpu": "200m", "memory": "256Mi"}}});
+    edit_pod_spec(&mut workload.spec.pod_sets[0], |spec| spec["initContainers"] = json!([container]));
+    cluster.put(workload);
+
+    assert_eq!(cluster.run_until_stable(), ["w"]);
+
+    assert_eq!(cluster.reserved_quantity("default", "memory"), "256Mi");
+    assert_eq!(cluster.reserved_quantity("default", "cpu"), "1");
+}
