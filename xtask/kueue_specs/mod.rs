@@ -61,6 +61,7 @@ impl Suite {
             .arg(TIMEOUT)
             .arg(binary)
             .args(["--ginkgo.no-color", &format!("--ginkgo.focus={}", self.focus)])
+            .arg(format!("--ginkgo.skip={}", self.skip))
             .arg(format!("--ginkgo.json-report={}", report.display()))
             .current_dir(source.folder(self.folder))
             .env("KUBECONFIG", &env.kubeconfig)

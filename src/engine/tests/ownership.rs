@@ -275,3 +275,24 @@ fn workload_that_claims_more_than_it_requests_covers_nothing(#[case] forgery: Fo
     // then no pod runs on it, and it is gone.
     assert_eq!((plane.most_running, plane.has("Workload", "forged")), (0, false));
 }
+
+/// ray-project/kuberay#3489: such a Service was overwritten.
+#[rstest]
+#[case::of_a_cluster("other-head-svc", "RayCluster")]
+#[case::of_a_service("chat-serve-svc", "RayService")]
+fn service_that_the_cluster_does_not_own_stays_unchanged(#[case] name: &str, #[case] kind: &str) {
+    // Given a Service that belongs to something else, with the name that the operator uses,
+    let mut plane = control_plane(Settings::default(), "20");
+    let spec = json!({"selector": {"app": "shop"}, "ports": [{"port": 80}]});
+    plane.apply("Service", json!({"metadata": {"name": name}, "spec": spec}));
+    let before = plane.object("Service", name).clone();
+
+    // when a cluster and a service need it, then it stays as it is, and an Event names it.
+    put_cluster(&mut plane, "other", "low", 1);
+    put_service(&mut plane, "chat", "low", "2.53.0");
+    plane.advance(120);
+    assert_eq!(*plane.object("Service", name), before);
+    let events = plane.emitted_events.iter().filter(|event| event.regarding.kind == kind && event.warning);
+    let named = events.filter(|event| event.message.contains(name)).count();
+    assert!(named > 0, "{:?}", plane.emitted_events);
+}
