@@ -61,7 +61,7 @@ pub enum PendingCause {
     },
     /// Quota is reserved for it. These evicted workloads have not released theirs.
     PreemptionInProgress {
-        /// What it needs in addition to the quota that is unused by now.
+        /// Quota that it needs in addition to what is unused.
         missing: Vec<MissingQuota>,
         /// Some of the evicted workloads, sorted by key.
         evicting: Vec<ObjectKey>,

@@ -40,7 +40,7 @@ pub const CREATED_BY_LABEL: &str = "app.kubernetes.io/created-by";
 pub const HEAD_GROUP: &str = "headgroup";
 /// Init container that the operator adds to worker pods, which waits for the head.
 pub const WAIT_CONTAINER: &str = "wait-gcs-ready";
-/// What that container requests, by resource (KubeRay 1.7
+/// Requests of that container, by resource (KubeRay 1.7
 /// `ray-operator/controllers/ray/common/pod.go`, `DefaultWorkerPodTemplate`).
 pub const WAIT_CONTAINER_RESOURCES: [(&str, &str); 2] = [("cpu", "200m"), ("memory", "256Mi")];
 
