@@ -12,6 +12,7 @@ use super::slices::{Slice, SlicePhase, covering, holds_quota, newest_holder, pre
 use super::types::Priority;
 use super::{pod_admission, pod_sets, preemptible_parts, readiness, replacement, scale_up_steps};
 use sluice_api::condition::{self, ConditionUpdate};
+use sluice_api::kueue::names::finished_reason::OUT_OF_SYNC;
 use sluice_api::kueue::workload::PriorityClassKind;
 use sluice_api::kueue::{Workload, names};
 use sluice_plan::ObjectKey;
@@ -60,11 +61,15 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
             Ok(())
         }
         Some(held) => {
-            // A Workload has at least one PodSet, so a slice with nothing left to cover stays until
-            // its successor is admitted.
             let still_wanted = with_started_pods(held, request).intersection(&wanted.record);
             if !still_wanted.members.is_empty() && !retains_surplus(held, request) {
                 resize_held(held, still_wanted, request, plan);
+            } else if still_wanted.members.is_empty() && is_idle(request) && pending.iter().any(|slice| waits(slice)) {
+                // A Workload has at least one PodSet, so a slice with nothing left to cover stays for its
+                // successor. If that has to wait, the quota is unused until then.
+                let message = "Nothing that it covers exists any longer, and its successor waits for quota".to_owned();
+                plan.write(finish_slice(held.workload, OUT_OF_SYNC, message, context.now));
+                return Ok(());
             }
             request_slice(request, slices, &pending, Some(held), plan)
         }
@@ -72,6 +77,16 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         None if newest_holder(slices).is_some() => Ok(()),
         None => request_slice(request, slices, &pending, None, plan),
     }
+}
+
+/// Returns true if no member may run pods.
+fn is_idle(request: &QuotaRequest<'_>) -> bool {
+    request.displaced.is_empty() && request.context.is_stopped(request.members)
+}
+
+/// Returns true if the queue has found that a pending slice has to wait.
+fn waits(slice: &Slice<'_>) -> bool {
+    condition::get(slice.workload.conditions(), names::QUOTA_RESERVED).is_some_and(|found| found.status == "False")
 }
 
 /// Returns true if surplus quota is retained for what the job requests next, unless it is
@@ -130,7 +145,7 @@ fn scale_to_zero(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut Pl
             SlicePhase::Admitted | SlicePhase::Evicted if wanted.record.members.is_empty() => {
                 let message = format!("{} has nothing left to run", request.context.job.reference());
                 let now = request.context.now;
-                plan.write(finish_slice(slice.workload, names::finished_reason::OUT_OF_SYNC, message, now));
+                plan.write(finish_slice(slice.workload, OUT_OF_SYNC, message, now));
             }
             SlicePhase::Admitted => resize_held(slice, slice.record.intersection(&wanted.record), request, plan),
             SlicePhase::Evicted | SlicePhase::Terminating | SlicePhase::Finished => {}

@@ -194,3 +194,38 @@ fn pods_of_an_upgrade_start_and_its_quota_is_released_without_delay() {
     assert_eq!((plane.ungated_pod_count(&new), plane.ungated_pod_count("next")), (2, 2));
     assert_eq!(unfinished_slices(&plane, "chat"), 1);
 }
+
+#[test]
+fn slice_with_nothing_left_to_cover_is_released_if_its_successor_waits() {
+    // Given a service whose first cluster has not served, and a queue that admits nothing more,
+    let mut plane = control_plane(Settings::default(), "2");
+    plane.unready_pods.insert("-head-".to_owned());
+    put_service(&mut plane, "chat", "low", "2.52.0");
+    plane.advance(20);
+    let first = plane.clusters_of_service("chat").remove(0);
+    assert_eq!(plane.ungated_pod_count(&first), 2);
+    plane.apply("ClusterQueue", json!({"metadata": {"name": "cq"}, "spec": {"stopPolicy": "Hold"}}));
+
+    // when another cluster, of smaller pods, takes its place, then no quota is held for the one that is gone,
+    let mut cluster = cluster_spec(1, "2.53.0");
+    let smaller = json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "500m"}});
+    let containers =
+        ["/headGroupSpec", "/workerGroupSpecs/0"].map(|group| format!("{group}/template/spec/containers/0"));
+    containers.iter().for_each(|path| cluster.pointer_mut(path).expect("a container")["resources"] = smaller.clone());
+    cluster["suspend"] = json!(true);
+    plane.apply("RayService", json!({"metadata": {"name": "chat"}, "spec": {"rayClusterConfig": cluster}}));
+    plane.advance(60);
+    let second = plane.clusters_of_service("chat");
+    assert!(second.len() == 1 && second[0] != first, "{second:?}");
+    let holds_quota = |plane: &ControlPlane| {
+        let slices = plane.workloads("chat").into_iter();
+        let unfinished = slices.filter(|slice| !condition::is_true(slice.conditions(), names::FINISHED));
+        unfinished.filter(|slice| condition::is_true(slice.conditions(), names::QUOTA_RESERVED)).count()
+    };
+    assert_eq!(holds_quota(&plane), 0);
+
+    // and the new one runs once the queue admits again.
+    plane.apply("ClusterQueue", json!({"metadata": {"name": "cq"}, "spec": {"stopPolicy": "None"}}));
+    plane.advance(60);
+    assert_eq!((holds_quota(&plane), plane.ungated_pod_count(&second[0])), (1, 2));
+}
