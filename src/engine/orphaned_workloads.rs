@@ -19,7 +19,7 @@ use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
 use sluice_jobframework::finished;
 use sluice_jobframework::members::is_live;
-use sluice_jobframework::slice_record::{MemberShare, SliceRecord};
+use sluice_jobframework::slice_record::{MemberShare, SliceRecord, fits_within};
 use sluice_jobframework::slices::{self, Slice, SlicePhase};
 use sluice_plan::{ObjectKey, ObjectRef, Plan, Write};
 
@@ -56,7 +56,7 @@ impl Engine {
         let namespace = workload.namespace().unwrap_or_default();
         let is_used = || record.members.iter().any(|member| self.uses_orphaned_quota(&namespace, member));
         let holds_quota = condition::is_true(workload.conditions(), names::QUOTA_RESERVED);
-        let is_kept = holds_quota && !self.is_replaced(workload, &record.members) && is_used();
+        let is_kept = holds_quota && !self.is_replaced(workload, &record) && is_used();
         (!is_kept).then(|| finished::plan_orphaned(workload, now))
     }
 
@@ -85,20 +85,24 @@ impl Engine {
         (!is_used).then(|| finished::plan_orphaned(workload, now))
     }
 
-    /// Reports whether an admitted slice that replaces this one covers its members: their pods use the
-    /// quota of that one alone, also if their job was deleted before this one was written as finished.
-    pub(super) fn is_replaced(&self, slice: &Workload, members: &[MemberShare]) -> bool {
+    /// Reports whether an admitted slice that replaces this one covers all its pods: they use the quota
+    /// of that one alone, also if their job was deleted before this one was written as finished. Pods
+    /// of an older shape, which the successor does not cover, keep the quota of this one.
+    pub(super) fn is_replaced(&self, slice: &Workload, record: &SliceRecord) -> bool {
         let Some(job) = slice.labels().get(names::JOB_UID_LABEL) else { return false };
         let name = slice.name_any();
         let of_job = self.cluster_state.workloads.by_index(&owner_key(job));
-        of_job.filter(|other| slices::predecessor_name(other) == Some(&name)).any(|successor| {
-            let slice = Slice::from_workload(successor);
-            let is_admitted = match slice.phase {
+        of_job.filter(|other| slices::predecessor_name(other) == Some(&name)).any(|workload| {
+            let successor = Slice::from_workload(workload);
+            let is_admitted = match successor.phase {
                 SlicePhase::Admitted => true,
-                SlicePhase::Terminating => condition::is_true(successor.conditions(), names::ADMITTED),
+                SlicePhase::Terminating => condition::is_true(workload.conditions(), names::ADMITTED),
                 SlicePhase::Pending | SlicePhase::Evicted | SlicePhase::Finished => false,
             };
-            is_admitted && members.iter().all(|member| slice.record.member(&member.uid).is_some())
+            let covers = |member: &MemberShare| successor.record.member(&member.uid).is_some();
+            is_admitted
+                && record.members.iter().all(covers)
+                && fits_within(&record.counts(), &successor.granted_counts())
         })
     }
 

@@ -16,15 +16,15 @@ use sluice_plan::{ObjectKey, ObjectRef, Plan};
 impl Engine {
     /// Plans the removal of the finalizer of a Workload that is being deleted.
     pub(super) fn plan_terminating_workload(&self, key: &ObjectKey, workload: &Workload) -> Plan {
-        let members = SliceRecord::from_workload(workload).unwrap_or_default().members;
-        let clusters: Vec<PodOwnerId> = members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
+        let record = SliceRecord::from_workload(workload).unwrap_or_default();
+        let clusters: Vec<PodOwnerId> = record.members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
         let is_used = clusters.iter().any(|cluster| {
             self.may_run_pods(&cluster.uid) || self.has_orphaned_pods(&key.namespace, &cluster.key.name)
         }) || clusters.iter().any(|cluster| {
             self.is_sole_cover_of(workload, cluster)
                 || existing_cluster(&self.cluster_state, cluster).is_some_and(|cluster| awaits_redis_cleanup(cluster))
         });
-        let is_used = is_used && !self.is_replaced(workload, &members);
+        let is_used = is_used && !self.is_replaced(workload, &record);
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
         let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));

@@ -284,6 +284,37 @@ fn one_slice_of_an_orphaned_job_holds_its_quota(#[case] is_second_admitted: bool
     assert_eq!(["left", "next", "last"].map(|name| runs(&plane, "Job", name)), [2, 2, 0]);
 }
 
+#[test]
+fn orphaned_pods_of_an_older_shape_keep_the_quota_of_their_slice() {
+    // Given orphaned pods of a job,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_job(&mut plane, "Job", "left");
+    plane.advance(10);
+    plane.delete_orphaning("Job", "left", "Workload");
+    plane.advance(10);
+    let first = plane.names("Workload").remove(0);
+
+    // when an admitted slice that replaces theirs covers pods of another shape,
+    let mut second = plane.object("Workload", &first).clone();
+    let metadata = &second["metadata"];
+    let record = metadata["annotations"]["sluice.dev/slice"].as_str().expect("a slice has a record");
+    let mut record: serde_json::Value = serde_json::from_str(record).expect("a record is JSON");
+    record["members"][0]["pods"][0]["shape"] = json!("other");
+    let annotations = json!({
+        "sluice.dev/slice": record.to_string(),
+        kueue_names::SLICE_REPLACEMENT_FOR_ANNOTATION: format!("default/{first}"),
+    });
+    second["metadata"] = json!({"name": "second", "labels": metadata["labels"], "annotations": annotations});
+    plane.apply("Workload", second);
+    plane.advance(10);
+
+    // then both hold quota, as both shapes may run.
+    for slice in [first.as_str(), "second"] {
+        let conditions = plane.object("Workload", slice)["status"]["conditions"].to_string();
+        assert!(!conditions.contains("OwnerNotFound"), "{slice}: {conditions}");
+    }
+}
+
 #[rstest]
 #[case::job("Job")]
 #[case::cluster("RayCluster")]
