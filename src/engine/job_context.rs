@@ -226,11 +226,13 @@ impl Engine {
     }
 
     /// Iterates over the pods that have lost their owner reference to a cluster that is being deleted
-    /// without them.
-    fn pods_being_orphaned<'a>(&'a self, cluster: &RayCluster) -> impl Iterator<Item = &'a Pod> {
+    /// without them. The watch of RayClusters can be behind that of pods, and not show the deletion
+    /// yet: pods as young as the cluster belonged to none of the same name before it.
+    fn pods_being_orphaned<'a>(&'a self, cluster: &'a RayCluster) -> impl Iterator<Item = &'a Pod> {
         let orphans = cluster.finalizers().iter().any(|finalizer| finalizer == ORPHAN_FINALIZER);
         let key = orphaned_pods_key(&cluster.namespace().unwrap_or_default(), &cluster.name_any());
-        orphans.then(|| self.cluster_state.pods.by_index(&key).map(AsRef::as_ref)).into_iter().flatten()
+        let orphaned = self.cluster_state.pods.by_index(&key).map(AsRef::as_ref);
+        orphaned.filter(move |pod| orphans || pod.creation_timestamp() >= cluster.creation_timestamp())
     }
 
     /// Returns the names of the RayClusters that receive traffic of a RayService: the one selected

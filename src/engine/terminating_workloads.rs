@@ -17,7 +17,8 @@ impl Engine {
     /// Plans the removal of the finalizer of a Workload that is being deleted.
     pub(super) fn plan_terminating_workload(&self, key: &ObjectKey, workload: &Workload) -> Plan {
         let record = SliceRecord::from_workload(workload).unwrap_or_default();
-        let clusters: Vec<PodOwnerId> = record.members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
+        let clusters: Vec<PodOwnerId> =
+            record.members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
         let is_used = clusters.iter().any(|cluster| {
             self.may_run_pods(&cluster.uid) || self.has_orphaned_pods(&key.namespace, &cluster.key.name)
         }) || clusters.iter().any(|cluster| {

@@ -315,6 +315,45 @@ fn orphaned_pods_of_an_older_shape_keep_the_quota_of_their_slice() {
     }
 }
 
+/// The watch of RayClusters can be behind that of pods, after a restart too.
+#[test]
+fn orphaned_pods_keep_their_quota_while_the_deletion_of_their_cluster_is_not_observed() {
+    // Given a running cluster whose template of workers has changed,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_job(&mut plane, "RayCluster", "left");
+    plane.advance(10);
+    let mut cluster = plane.object("RayCluster", "left").clone();
+    cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"] =
+        json!({"requests": {"cpu": "1500m"}});
+    plane.apply("RayCluster", cluster);
+    plane.advance(10);
+    let covered = covered_pods(&plane);
+    assert_eq!(covered.len(), 2, "{covered:?}");
+
+    // when its pods lose their owner, and it looks unchanged,
+    for pod in plane.names("Pod") {
+        let mut orphaned = plane.object("Pod", &pod).clone();
+        orphaned["metadata"]["ownerReferences"] = json!([]);
+        plane.apply("Pod", orphaned);
+        plane.advance(1);
+    }
+    plane.advance(60);
+
+    // then the quota of both stays reserved.
+    let still_covered = covered_pods(&plane);
+    assert!(covered.iter().all(|pod| still_covered.contains(pod)), "{still_covered:?}");
+}
+
+/// Returns the group and shape of all pods that the slices with quota cover.
+fn covered_pods(plane: &ControlPlane) -> Vec<String> {
+    let slices = plane.names("Workload").into_iter().map(|name| plane.object("Workload", &name).clone());
+    let admitted = slices.filter(|slice| !slice["status"]["admission"].is_null());
+    let records = admitted.map(|slice| slice["metadata"]["annotations"]["sluice.dev/slice"].clone());
+    let records = records.map(|record| serde_json::from_str(record.as_str().expect("a record")).expect("JSON"));
+    let pods = records.filter_map(|record: serde_json::Value| record["members"][0]["pods"].as_array().cloned());
+    pods.flatten().map(|pod| format!("{} {}", pod["group"], pod["shape"])).collect()
+}
+
 #[rstest]
 #[case::job("Job")]
 #[case::cluster("RayCluster")]

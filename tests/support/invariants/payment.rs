@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::core::v1::Pod;
 use sluice_api::kueue::Workload;
-use sluice_jobframework::slice_record::SliceRecord;
+use sluice_api::ray::names::CLUSTER_LABEL;
+use sluice_jobframework::slice_record::{MemberShare, SliceRecord};
+use sluice_raycluster::revision::parse_member_uid;
 
 use super::physical::is_runnable;
 use super::{Invariant, Violation, counts_toward_usage, holds_quota, job_uid_of_pod, object_key, owner_uid};
@@ -33,10 +36,15 @@ pub fn quota_for_nothing(state: &State) -> Vec<Violation> {
     let runnable = state.pods.values().filter(|pod| is_runnable(pod));
     let of_pods = runnable.filter_map(|pod| job_uid_of_pod(pod).or_else(|| owner_uid(pod)));
     let in_use: BTreeSet<String> = clusters.chain(jobs).chain(of_pods).collect();
+    let orphaned = state.pods.values().filter(|pod| is_runnable(pod) && owner_uid(*pod).is_none());
+    let with_orphaned_pods: BTreeSet<&str> = orphaned.filter_map(|pod| cluster_name(pod)).collect();
     let holders = state.workloads.values().filter(|slice| holds_quota(slice));
     let idle = holders.filter(|slice| {
-        let members = member_uids(slice);
-        !members.is_empty() && members.iter().all(|uid| !in_use.contains(uid))
+        let members = SliceRecord::from_workload(slice).unwrap_or_default().members;
+        let is_used = |member: &MemberShare| {
+            in_use.contains(parse_member_uid(&member.uid).0) || with_orphaned_pods.contains(member.name.as_str())
+        };
+        !members.is_empty() && !members.iter().any(is_used)
     });
     idle.map(|slice| {
         let message = format!("Workload {} holds quota, and nothing that it covers exists", object_key(slice));
@@ -48,5 +56,9 @@ pub fn quota_for_nothing(state: &State) -> Vec<Violation> {
 /// Returns the uids of the clusters and Jobs that a slice covers, without their revisions.
 fn member_uids(slice: &Workload) -> BTreeSet<String> {
     let members = SliceRecord::from_workload(slice).unwrap_or_default().members;
-    members.iter().map(|member| sluice_raycluster::revision::parse_member_uid(&member.uid).0.to_owned()).collect()
+    members.iter().map(|member| parse_member_uid(&member.uid).0.to_owned()).collect()
+}
+
+fn cluster_name(pod: &Pod) -> Option<&str> {
+    pod.metadata.labels.as_ref()?.get(CLUSTER_LABEL).map(String::as_str)
 }
