@@ -166,7 +166,7 @@ conformance: testenv ## Compare the simulator with a real control plane. CONFORM
 	cargo build --locked --workspace --bin sluice
 	$(CARGO_TEST) --test simulation conformance -- --ignored
 
-kueue-specs: testenv kuberay ## Run Kueue's own integration specs against Sluice (20 minutes, and 10 for the first build). SUITES="webhook scheduler" runs some.
+kueue-specs: testenv kuberay ## Run Kueue's own integration specs against Sluice (an hour, and 10 minutes for the first build). SUITES="webhook scheduler" runs some.
 	cargo build --locked --workspace --bin sluice --bin xtask
 	$(TARGET)/debug/xtask kueue-specs $(SUITES)
 

@@ -121,7 +121,9 @@ impl Engine {
                 return Plan::default();
             }
             let mut plan = self.queue_adapter.plan_workload(&self.cluster_state, workload, now);
-            deadline.filter(|deadline| now < *deadline).into_iter().for_each(|deadline| plan.wake_by(deadline));
+            if let Some(deadline) = deadline.filter(|deadline| now < *deadline) {
+                plan.wake_by(deadline);
+            }
             return plan;
         }
         self.plan_terminating_workload(key, workload)

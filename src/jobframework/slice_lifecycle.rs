@@ -40,10 +40,11 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         // A service can have no RayCluster between two of them. Slices stay as they are.
         return Ok(());
     }
-    if let Some(held) = covering(slices) {
+    let held = covering(slices);
+    if let Some(held) = held {
         pod_admission::evict_if_rejected(request, held, plan);
     }
-    match covering(slices) {
+    match held {
         Some(held) if held.is_of_another_queue(context.job) && context.is_stopped(request.members) => {
             plan.write(Write::delete(held.workload));
             Ok(())

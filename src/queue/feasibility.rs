@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 
 use super::ObjectKey;
 use super::cached_workload::CachedWorkload;
-use super::flavor_assigner::{
-    AssignedFlavor, AssignmentUnit as SlotOfSet, Diagnosis, FlavorAssigner, PartialAssignment, Predecessor,
-};
+use super::flavor_assigner::{AssignmentUnit as SlotOfSet, Diagnosis, FlavorAssigner, Predecessor};
 use super::flavor_backtracking::MAX_COMBINATIONS;
 use super::ledger::to_amount;
+use super::partial_assignment::{AssignedFlavor, PartialAssignment};
 use super::pending::FlavorRejection;
 use super::scheduler::{CachedClusterQueue, Scheduler};
 use super::shortfall::BindingLimit;

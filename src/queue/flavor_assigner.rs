@@ -10,6 +10,7 @@ use super::assignment_mode::{AssignmentMode, PreemptionMode, PreemptionOracle};
 use super::cached_workload::{ReservedAssignment, ReservedFlavor, UnitPosition};
 use super::cluster_queue_config::{ClusterQueueConfig, QuotaGroup};
 use super::ledger::{FlavorResourceQuantities, add_to, to_amount, to_i128};
+use super::partial_assignment::{AssignedFlavor, PartialAssignment};
 use super::pending::FlavorRejection;
 use super::pending_queue::QuotaNeed;
 use super::settings::UndeclaredResourcePolicy;
@@ -78,35 +79,6 @@ pub(super) struct Assignment {
     /// Pod count of each pod set.
     pub(super) pod_counts: Vec<i32>,
     flavors: Vec<AssignedFlavor>,
-}
-
-/// Flavor that is assigned to one unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct AssignedFlavor {
-    pub(super) unit: UnitPosition,
-    /// Index of the flavor in the group.
-    pub(super) flavor: usize,
-}
-
-/// Flavors that the first units of an assignment have, and what they request there.
-#[derive(Debug, Default)]
-pub(super) struct PartialAssignment {
-    pub(super) usage: FlavorResourceQuantities,
-    pub(super) flavors: Vec<AssignedFlavor>,
-}
-
-impl PartialAssignment {
-    /// Assigns a flavor to the next unit.
-    pub(super) fn push(&mut self, assigned: AssignedFlavor, requests: impl Iterator<Item = (FlavorResourceId, i128)>) {
-        requests.for_each(|(fr, amount)| add_to(&mut self.usage, fr, amount));
-        self.flavors.push(assigned);
-    }
-
-    /// Takes back the last flavor, which was assigned with the same requests.
-    pub(super) fn pop(&mut self, requests: impl Iterator<Item = (FlavorResourceId, i128)>) {
-        requests.for_each(|(fr, amount)| add_to(&mut self.usage, fr, -amount));
-        self.flavors.pop();
-    }
 }
 
 impl Assignment {

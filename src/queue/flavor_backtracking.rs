@@ -2,8 +2,9 @@
 //! without a flavor.
 
 use super::assignment_mode::PreemptionOracle;
-use super::flavor_assigner::{AssignmentUnit, Diagnosis, FlavorAssigner, FlavorChoice, PartialAssignment};
+use super::flavor_assigner::{AssignmentUnit, Diagnosis, FlavorAssigner, FlavorChoice};
 use super::ledger::FlavorResourceQuantities;
+use super::partial_assignment::PartialAssignment;
 use super::pending_queue::QuotaNeed;
 use super::tree::{CohortTree, UsageView};
 

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use super::cluster_queue_config::GroupFlavor;
-use super::flavor_assigner::{AssignedFlavor, AssignmentUnit, FlavorAssigner};
+use super::flavor_assigner::{AssignmentUnit, FlavorAssigner};
 use super::flavor_backtracking::MAX_COMBINATIONS;
+use super::partial_assignment::AssignedFlavor;
 
 /// A unit, and the indexes of those of its flavors that may be assigned.
 type Candidates<'a, 'u> = (&'a AssignmentUnit<'u>, Vec<usize>);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::cached_workload::UnitPosition;
 use super::cluster_queue_config::GroupFlavor;
-use super::flavor_assigner::{AssignedFlavor, AssignmentUnit, FlavorAssigner};
+use super::flavor_assigner::{AssignmentUnit, FlavorAssigner};
+use super::partial_assignment::AssignedFlavor;
 use super::pending::FlavorRejection;
 use super::tree::CohortTree;
 use super::workload_requests::PodSetRequests;

@@ -14,6 +14,7 @@ mod cached_workload;
 mod cluster_queue_config;
 mod cluster_queues;
 mod decisions;
+mod eviction_reason;
 mod explain;
 mod feasibility;
 mod flavor_assigner;
@@ -28,6 +29,7 @@ pub mod log;
 mod message_refresh;
 mod node_affinity;
 pub mod partial_admission;
+mod partial_assignment;
 pub mod partial_preemption;
 pub mod pending;
 mod pending_queue;
@@ -54,6 +56,7 @@ mod workload_requests;
 use k8s_openapi::api::core::v1::{LimitRange, Namespace};
 use k8s_openapi::api::node::v1::RuntimeClass;
 
+pub use eviction_reason::EvictionReason;
 pub use feasibility::{Feasibility, FeasibilityChecker, QuotaDeficit};
 pub use partial_preemption::PreemptiblePart;
 pub use pending::{FlavorRejection, MissingQuota, PendingCause, PendingReason};
@@ -232,24 +235,6 @@ impl Decision {
             Self::LocalQueueStatus { local_queue, .. } => DecisionTarget::LocalQueue(local_queue.clone()),
         }
     }
-}
-
-/// The reason that a workload is evicted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EvictionReason {
-    /// Its ClusterQueue is being drained (`stopPolicy: HoldAndDrain`).
-    ClusterQueueStopped,
-    /// Its LocalQueue is being drained (`stopPolicy: HoldAndDrain`).
-    LocalQueueStopped,
-    /// Its `spec.active` is false.
-    Deactivated,
-    /// It was preempted by another workload.
-    Preempted(Box<Preemption>),
-    /// Its pods did not become ready within the timeout.
-    PodsReadyTimeout(Box<PodsReadyTimeout>),
-    /// It has no pod, and the API server rejects its pods with this message. The job framework evicts
-    /// it.
-    PodsRejected(String),
 }
 
 /// The preemptor of a workload, and the reason for the preemption.

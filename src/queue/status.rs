@@ -28,61 +28,6 @@ const NO_RESERVATION_REASON: &str = "NoReservation";
 const NO_RESERVATION_MESSAGE: &str = "The workload has no reservation";
 const RELEASED_REASON: &str = "Released";
 
-impl EvictionReason {
-    /// Returns the eviction reason as Kueue spells it.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::ClusterQueueStopped => names::evicted_reason::CLUSTER_QUEUE_STOPPED,
-            Self::LocalQueueStopped => names::evicted_reason::LOCAL_QUEUE_STOPPED,
-            Self::Deactivated => names::evicted_reason::DEACTIVATED,
-            Self::Preempted(_) => names::evicted_reason::PREEMPTED,
-            Self::PodsReadyTimeout(_) => names::evicted_reason::PODS_READY_TIMEOUT,
-            Self::PodsRejected(_) => names::evicted_reason::PODS_REJECTED,
-        }
-    }
-
-    /// Returns the reason of the condition Evicted. A deactivation by the scheduler includes the
-    /// cause (kueue v0.19.2 `pkg/workload/evict/evict.go`).
-    fn with_cause(&self, workload: &Workload) -> String {
-        match (self, deactivation_target(workload)) {
-            (Self::Deactivated, Some(target)) => format!("{}DueTo{}", self.as_str(), target.reason),
-            _ => self.as_str().to_owned(),
-        }
-    }
-
-    fn message(&self, workload: &Workload) -> String {
-        match self {
-            Self::ClusterQueueStopped => "The ClusterQueue is stopped".to_owned(),
-            Self::LocalQueueStopped => "The LocalQueue is stopped".to_owned(),
-            Self::Deactivated => match deactivation_target(workload) {
-                Some(target) => format!("The workload is deactivated due to {}", target.message),
-                None => "The workload is deactivated".to_owned(),
-            },
-            Self::Preempted(preemption) => preemption.to_string(),
-            Self::PodsReadyTimeout(_) => {
-                let meta = &workload.metadata;
-                let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
-                format!("Exceeded the PodsReady timeout {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default())
-            }
-            Self::PodsRejected(message) => format!("It has no pod, and the API server rejects its pods: {message}"),
-        }
-    }
-
-    /// Returns the underlying cause for the eviction statistics; empty if there is none.
-    fn underlying_cause(&self, workload: &Workload) -> String {
-        match self {
-            Self::Deactivated => deactivation_target(workload).map(|target| target.reason.clone()).unwrap_or_default(),
-            Self::PodsReadyTimeout(timeout) if timeout.was_ready_before => {
-                names::pods_ready_reason::WAIT_FOR_RECOVERY.to_owned()
-            }
-            Self::PodsReadyTimeout(_) => names::pods_ready_reason::WAIT_FOR_START.to_owned(),
-            Self::ClusterQueueStopped | Self::LocalQueueStopped | Self::Preempted(_) | Self::PodsRejected(_) => {
-                String::new()
-            }
-        }
-    }
-}
-
 /// Returns true for the reason of an eviction by `spec.active`, with or without a cause.
 fn is_deactivation(reason: &str) -> bool {
     reason == names::evicted_reason::DEACTIVATED || is_deactivation_with_cause(reason)
@@ -95,7 +40,7 @@ pub fn is_deactivation_with_cause(reason: &str) -> bool {
 }
 
 /// Returns the condition DeactivationTarget; `None` if it is not set.
-fn deactivation_target(workload: &Workload) -> Option<&Condition> {
+pub(super) fn deactivation_target(workload: &Workload) -> Option<&Condition> {
     condition::get(workload.conditions(), names::DEACTIVATION_TARGET)
 }
 

@@ -1,5 +1,6 @@
 //! Resource requests of a workload.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::adjust_resources::ResourceAdjustments;
@@ -151,17 +152,11 @@ impl ParsedPodSet {
     ) -> PodSetRequests {
         let overhead = self.pod.runtime_class.as_deref().and_then(|class| added.overhead(class));
         let limits = added.limits(namespace);
-        let (per_pod, injected_only, breaches) = match limits {
-            None if overhead.is_none() => (self.unadjusted_requests.clone(), self.pod.injected_only(), Vec::new()),
-            None => {
-                let requests = apply_transformations(self.pod.requests(overhead), rules);
-                (requests, self.pod.injected_only(), Vec::new())
-            }
-            Some(limits) => {
-                let pod = self.pod.with_defaults(limits);
-                let requests = apply_transformations(pod.requests(overhead), rules);
-                (requests, pod.injected_only(), limits.violations(&pod))
-            }
+        let pod = limits.map_or(Cow::Borrowed(&self.pod), |limits| Cow::Owned(self.pod.with_defaults(limits)));
+        let per_pod = if limits.is_none() && overhead.is_none() {
+            self.unadjusted_requests.clone()
+        } else {
+            apply_transformations(pod.requests(overhead), rules)
         };
         let (reclaimable, count) = (count.reclaimable, count.needed());
         let min_count = self.min_count.map_or(count, |least| least.saturating_sub(reclaimable).clamp(0, count));
@@ -171,9 +166,9 @@ impl ParsedPodSet {
             count,
             min_count,
             per_pod,
-            injected_only,
+            injected_only: pod.injected_only(),
             node_requirements: placement,
-            limit_range_violations: breaches,
+            limit_range_violations: limits.map(|limits| limits.violations(&pod)).unwrap_or_default(),
         }
     }
 }

@@ -19,7 +19,7 @@ use sluice_testkit::{TestEnv, eventually_or_err, invariants};
 const QUEUE: &str = "table";
 const INDEX_LABEL: &str = "batch.kubernetes.io/job-completion-index";
 const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
-/// Time in which the Job controller would create further pods.
+/// Time in which the Job controller would create further pods. That it creates none has no event to wait for.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// Event in the life of a Job with running pods.
@@ -149,7 +149,7 @@ impl Event {
                         .await
                         .expect("it succeeds");
                 }
-                self.is_counted(env, job).await;
+                wait_until_counted(env, job, count).await;
             }
             SucceedIndex(index) | FailIndex(index) => {
                 let of_index = |pod: &Pod| pod.labels().get(INDEX_LABEL).is_some_and(|label| label == index);
@@ -180,16 +180,15 @@ impl Event {
             Scale(parallelism) => patch(env, job, json!({"parallelism": parallelism})).await,
         }
     }
+}
 
-    /// Waits until the Job controller has counted the pods that succeeded.
-    async fn is_counted(self, env: &TestEnv, job: &str) {
-        let Succeed(count) = self else { return };
-        eventually_or_err(&format!("{count} successes of Job {job} are counted"), async || {
-            let counted = env.jobs().get(job).await.expect("the Job").status.and_then(|status| status.succeeded);
-            if counted == i32::try_from(count).ok() { Ok(()) } else { Err(format!("{counted:?}")) }
-        })
-        .await;
-    }
+/// Waits until the Job controller has counted the pods that succeeded.
+async fn wait_until_counted(env: &TestEnv, job: &str, count: usize) {
+    eventually_or_err(&format!("{count} successes of Job {job} are counted"), async || {
+        let counted = env.jobs().get(job).await.expect("the Job").status.and_then(|status| status.succeeded);
+        if counted == i32::try_from(count).ok() { Ok(()) } else { Err(format!("{counted:?}")) }
+    })
+    .await;
 }
 
 async fn patch(env: &TestEnv, job: &str, spec: Value) {

@@ -1,13 +1,14 @@
 //! Deletion of jobs.
 
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
 use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster, put_service};
 use sluice_api::kueue::names as kueue_names;
 use sluice_api::ray::names;
 use sluice_queue::Settings;
+use sluice_queue::partial_admission::SLICE_ANNOTATION;
 
 /// Foreground deletion deletes all dependents of a job simultaneously: its slices and its clusters.
 /// The slices hold their quota until the last pod is gone, and the job stays until the slices are
@@ -243,27 +244,43 @@ fn orphaned_job_that_waits_requests_nothing(#[case] kind: &str) {
     assert!(!plane.has(kind, "left"));
 }
 
-/// Two slices of an orphaned job remain if Sluice did not run when it was deleted.
-#[rstest]
-#[case::first_is_replaced(true, "first")]
-#[case::second_waits(false, "second")]
-fn one_slice_of_an_orphaned_job_holds_its_quota(#[case] is_second_admitted: bool, #[case] finished: &str) {
-    // Given orphaned pods of a job,
+/// Creates a control plane with orphaned pods of a Job; returns it and the name of their slice.
+fn with_orphaned_pods() -> (ControlPlane, String) {
     let mut plane = control_plane(Settings::default(), "4");
     put_job(&mut plane, "Job", "left");
     plane.advance(10);
     plane.delete_orphaning("Job", "left", "Workload");
     plane.advance(10);
-    let first = plane.names("Workload").remove(0);
+    let slice = plane.names("Workload").remove(0);
+    (plane, slice)
+}
 
-    // when there is another slice that replaces the one that covers them,
-    let mut second = plane.object("Workload", &first).clone();
+/// Returns a copy of a slice without owner, under the name `second`, that replaces it.
+fn orphaned_successor(plane: &ControlPlane, slice: &str) -> Value {
+    let mut second = plane.object("Workload", slice).clone();
     let metadata = &second["metadata"];
     let annotations = json!({
-        "sluice.dev/slice": metadata["annotations"]["sluice.dev/slice"],
-        kueue_names::SLICE_REPLACEMENT_FOR_ANNOTATION: format!("default/{first}"),
+        SLICE_ANNOTATION: metadata["annotations"][SLICE_ANNOTATION],
+        kueue_names::SLICE_REPLACEMENT_FOR_ANNOTATION: format!("default/{slice}"),
     });
     second["metadata"] = json!({"name": "second", "labels": metadata["labels"], "annotations": annotations});
+    second
+}
+
+fn lost_its_owner(plane: &ControlPlane, slice: &str) -> bool {
+    plane.object("Workload", slice)["status"]["conditions"].to_string().contains("OwnerNotFound")
+}
+
+/// Two slices of an orphaned job remain if Sluice did not run when it was deleted.
+#[rstest]
+#[case::first_is_replaced(true)]
+#[case::second_waits(false)]
+fn one_slice_of_an_orphaned_job_holds_its_quota(#[case] is_second_admitted: bool) {
+    // Given orphaned pods of a job,
+    let (mut plane, first) = with_orphaned_pods();
+
+    // when there is another slice that replaces the one that covers them,
+    let mut second = orphaned_successor(&plane, &first);
     if !is_second_admitted {
         second["status"] = json!({});
     }
@@ -271,12 +288,8 @@ fn one_slice_of_an_orphaned_job_holds_its_quota(#[case] is_second_admitted: bool
     plane.advance(10);
 
     // then one of them finishes, and the other one holds the quota of the pods.
-    let finished = if finished == "first" { &first } else { finished };
-    let conditions = plane.object("Workload", finished)["status"]["conditions"].clone();
-    assert!(
-        conditions.as_array().is_some_and(|all| all.iter().any(|one| one["reason"] == "OwnerNotFound")),
-        "{conditions}"
-    );
+    let finished = [first.as_str(), "second"].map(|slice| lost_its_owner(&plane, slice));
+    assert_eq!(finished, [is_second_admitted, !is_second_admitted]);
     put_job(&mut plane, "Job", "next");
     plane.advance(10);
     put_job(&mut plane, "Job", "last");
@@ -287,32 +300,18 @@ fn one_slice_of_an_orphaned_job_holds_its_quota(#[case] is_second_admitted: bool
 #[test]
 fn orphaned_pods_of_an_older_shape_keep_the_quota_of_their_slice() {
     // Given orphaned pods of a job,
-    let mut plane = control_plane(Settings::default(), "4");
-    put_job(&mut plane, "Job", "left");
-    plane.advance(10);
-    plane.delete_orphaning("Job", "left", "Workload");
-    plane.advance(10);
-    let first = plane.names("Workload").remove(0);
+    let (mut plane, first) = with_orphaned_pods();
 
     // when an admitted slice that replaces theirs covers pods of another shape,
-    let mut second = plane.object("Workload", &first).clone();
-    let metadata = &second["metadata"];
-    let record = metadata["annotations"]["sluice.dev/slice"].as_str().expect("a slice has a record");
-    let mut record: serde_json::Value = serde_json::from_str(record).expect("a record is JSON");
+    let mut second = orphaned_successor(&plane, &first);
+    let mut record = slice_record(&second);
     record["members"][0]["pods"][0]["shape"] = json!("other");
-    let annotations = json!({
-        "sluice.dev/slice": record.to_string(),
-        kueue_names::SLICE_REPLACEMENT_FOR_ANNOTATION: format!("default/{first}"),
-    });
-    second["metadata"] = json!({"name": "second", "labels": metadata["labels"], "annotations": annotations});
+    second["metadata"]["annotations"][SLICE_ANNOTATION] = json!(record.to_string());
     plane.apply("Workload", second);
     plane.advance(10);
 
     // then both hold quota, as both shapes may run.
-    for slice in [first.as_str(), "second"] {
-        let conditions = plane.object("Workload", slice)["status"]["conditions"].to_string();
-        assert!(!conditions.contains("OwnerNotFound"), "{slice}: {conditions}");
-    }
+    assert_eq!([first.as_str(), "second"].map(|slice| lost_its_owner(&plane, slice)), [false, false]);
 }
 
 /// The watch of RayClusters can be behind that of pods, after a restart too.
@@ -348,10 +347,13 @@ fn orphaned_pods_keep_their_quota_while_the_deletion_of_their_cluster_is_not_obs
 fn covered_pods(plane: &ControlPlane) -> Vec<String> {
     let slices = plane.names("Workload").into_iter().map(|name| plane.object("Workload", &name).clone());
     let admitted = slices.filter(|slice| !slice["status"]["admission"].is_null());
-    let records = admitted.map(|slice| slice["metadata"]["annotations"]["sluice.dev/slice"].clone());
-    let records = records.map(|record| serde_json::from_str(record.as_str().expect("a record")).expect("JSON"));
-    let pods = records.filter_map(|record: serde_json::Value| record["members"][0]["pods"].as_array().cloned());
+    let pods = admitted.filter_map(|slice| slice_record(&slice)["members"][0]["pods"].as_array().cloned());
     pods.flatten().map(|pod| format!("{} {}", pod["group"], pod["shape"])).collect()
+}
+
+fn slice_record(slice: &Value) -> Value {
+    let record = slice["metadata"]["annotations"][SLICE_ANNOTATION].as_str().expect("a slice has a record");
+    serde_json::from_str(record).expect("a record is JSON")
 }
 
 #[rstest]

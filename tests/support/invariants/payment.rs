@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::names::CLUSTER_LABEL;
 use sluice_jobframework::slice_record::{MemberShare, SliceRecord};
+use sluice_plan::ObjectKey;
 use sluice_raycluster::revision::parse_member_uid;
 
 use super::physical::is_runnable;
@@ -37,12 +39,14 @@ pub fn quota_for_nothing(state: &State) -> Vec<Violation> {
     let of_pods = runnable.filter_map(|pod| job_uid_of_pod(pod).or_else(|| owner_uid(pod)));
     let in_use: BTreeSet<String> = clusters.chain(jobs).chain(of_pods).collect();
     let orphaned = state.pods.values().filter(|pod| is_runnable(pod) && owner_uid(*pod).is_none());
-    let with_orphaned_pods: BTreeSet<&str> = orphaned.filter_map(|pod| cluster_name(pod)).collect();
+    let with_orphaned_pods: BTreeSet<ObjectKey> = orphaned.filter_map(cluster_of_pod).collect();
     let holders = state.workloads.values().filter(|slice| holds_quota(slice));
     let idle = holders.filter(|slice| {
         let members = SliceRecord::from_workload(slice).unwrap_or_default().members;
+        let namespace = slice.namespace().unwrap_or_default();
         let is_used = |member: &MemberShare| {
-            in_use.contains(parse_member_uid(&member.uid).0) || with_orphaned_pods.contains(member.name.as_str())
+            let cluster = ObjectKey::new(&namespace, &member.name);
+            in_use.contains(parse_member_uid(&member.uid).0) || with_orphaned_pods.contains(&cluster)
         };
         !members.is_empty() && !members.iter().any(is_used)
     });
@@ -59,6 +63,7 @@ fn member_uids(slice: &Workload) -> BTreeSet<String> {
     members.iter().map(|member| parse_member_uid(&member.uid).0.to_owned()).collect()
 }
 
-fn cluster_name(pod: &Pod) -> Option<&str> {
-    pod.metadata.labels.as_ref()?.get(CLUSTER_LABEL).map(String::as_str)
+/// Returns the namespace and name of the RayCluster that a pod is labeled with.
+fn cluster_of_pod(pod: &Pod) -> Option<ObjectKey> {
+    Some(ObjectKey::new(pod.namespace()?, pod.labels().get(CLUSTER_LABEL)?))
 }
