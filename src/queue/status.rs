@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::partial_preemption::{PARTIALLY_PREEMPTED, PreemptiblePart};
-use super::pending::PendingCause;
+use super::pending::{PendingCause, PendingReason};
 use super::queue_status::{ActiveCondition, ClusterQueueReport, CohortReport, LocalQueueReport};
 use super::{DeactivationCause, Decision, EvictionReason, Preemption, PreemptionReason, ReplacementSlice};
 use sluice_api::condition::{self, ConditionUpdate};
@@ -23,7 +23,6 @@ use sluice_api::kueue::{
 
 /// Reason of the conditions that follow from a quota reservation.
 const QUOTA_RESERVED_REASON: &str = "QuotaReserved";
-const PENDING_REASON: &str = "Pending";
 const NO_RESERVATION_REASON: &str = "NoReservation";
 const NO_RESERVATION_MESSAGE: &str = "The workload has no reservation";
 const RELEASED_REASON: &str = "Released";
@@ -228,16 +227,22 @@ pub fn released(workload: &Workload, now: Timestamp) -> WorkloadStatus {
     let evicted = condition::get(&edit.status.conditions, names::EVICTED).cloned();
     let (reason, message) = match &evicted {
         Some(evicted) if evicted.status == "True" => (evicted.reason.clone(), evicted.message.clone()),
-        _ => (PENDING_REASON.to_owned(), "The workload holds no quota".to_owned()),
+        _ => (PendingReason::PendingEvaluation.as_str().to_owned(), "The workload holds no quota".to_owned()),
     };
-    edit.set(names::QUOTA_RESERVED, false, PENDING_REASON, message.clone());
+    // Kueue gives a workload that is deactivated before it holds quota the reason of the eviction.
+    let held_quota = edit.status.admission.is_some();
+    let why = match reason.as_str() {
+        reason if is_deactivation(reason) && !held_quota => names::evicted_reason::DEACTIVATED,
+        _ => PendingReason::PendingEvaluation.as_str(),
+    };
+    edit.set(names::QUOTA_RESERVED, false, why, message.clone());
     if condition::is_true(&edit.status.conditions, names::ADMITTED) {
         // A workload reactivated after its maximum execution time starts with the full time again.
         let timed_out = reason.ends_with(DeactivationCause::MaximumExecutionTimeExceeded.as_str());
         let spent = execution_time(workload, now).filter(|_| !timed_out);
         edit.status.accumulated_past_execution_time_seconds = spent;
-        edit.set(names::ADMITTED, false, NO_RESERVATION_REASON, NO_RESERVATION_MESSAGE.to_owned());
     }
+    edit.set(names::ADMITTED, false, NO_RESERVATION_REASON, NO_RESERVATION_MESSAGE.to_owned());
     let requeued_later = [
         names::evicted_reason::CLUSTER_QUEUE_STOPPED,
         names::evicted_reason::LOCAL_QUEUE_STOPPED,

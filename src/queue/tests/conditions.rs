@@ -252,6 +252,7 @@ fn deactivated_workload_is_evicted_and_readmitted_when_reactivated() {
     cluster.release_quota("a");
     assert_eq!(cluster.run_until_stable(), ["b"]);
     assert!(!cluster.is_true("a", names::ADMITTED));
+    assert_eq!(cluster.reason_and_message("a", names::QUOTA_RESERVED).0, "PendingEvaluation");
     cluster.update("a", |workload| workload.spec.active = Some(true));
     cluster.finish("b");
     assert_eq!(cluster.run_until_stable(), ["a"]);
@@ -266,6 +267,8 @@ fn deactivated_pending_workload_reports_eviction_and_is_not_admitted() {
 
     assert_eq!(cluster.run_until_stable(), [""; 0]);
     assert_eq!(cluster.reason_and_message("a", names::EVICTED).0, "Deactivated");
+    assert_eq!(cluster.reason_and_message("a", names::QUOTA_RESERVED).0, "Deactivated");
+    assert_eq!(cluster.reason_and_message("a", names::ADMITTED).0, "NoReservation");
     assert!(!cluster.is_true("a", names::REQUEUED));
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn dump(client: &Client, place: &ScriptNamespace) -> Result<Dum
 
 /// Reason of a job between its release of quota and the next pending reason. Both updates may be
 /// merged into one.
-const TRANSIENT_REASON: &str = "Pending";
+const TRANSIENT_REASON: &str = "PendingEvaluation";
 
 /// Placeholder for the pending reasons of insufficient quota. Which of them is reported may be out
 /// of date (`src/queue/message_refresh.rs`).
