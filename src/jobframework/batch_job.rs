@@ -204,7 +204,7 @@ impl GenericJob for BatchJobAdapter<'_> {
     }
 
     /// The template of a Job that has started is immutable: its pods are ungated one by one.
-    fn remove_scheduling_gates(&self) -> Vec<Write> {
+    fn remove_gates(&self) -> Vec<Write> {
         let has_started = self.job.status.as_ref().is_some_and(|status| status.start_time.is_some());
         let remove = |spec: &mut JobSpec| scheduling_gate::remove(spec.template.spec.get_or_insert_default());
         let template =

@@ -75,11 +75,17 @@ pub(super) fn missing_queue_name(context: &ReconcileContext<'_>, slices: &[Slice
     );
 }
 
-/// Clears the conditions of a job that is no longer managed. Its quota may still have to be
-/// released.
-pub fn clear(context: &ReconcileContext<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
-    if !is_terminating(context) {
+/// Removes the conditions of a job that is no longer managed; QuotaReserved stays until the quota is
+/// released and the gates are removed.
+pub fn clear(context: &ReconcileContext<'_>, slices: &[Slice<'_>], has_gates: bool, plan: &mut Plan) {
+    if is_terminating(context) {
+        return;
+    }
+    if has_gates || quota_reserved_condition(slices).status {
         write_conditions(context, slices, None, &UpgradeFeasibility::NoUpgrade, &[ADMITTED], plan);
+    } else if let Some(write) = context.job.set_conditions(Vec::new(), &[ADMITTED, QUOTA_RESERVED, UPGRADE_ADMISSIBLE])
+    {
+        plan.write(write.ranked(WriteRank::Decision));
     }
 }
 

@@ -76,9 +76,9 @@ pub trait GenericJob {
     /// Removes the scheduling gate of a pod of `member`, places the pod on nodes of its assigned
     /// flavors and labels it with its shape and PodSet.
     fn ungate_pod(&self, member: &str, pod: &str, leave: &PodAssignment) -> Option<Write>;
-    /// Removes the scheduling gates from the pods of a job that is in no queue, and from the pod
-    /// templates that may change.
-    fn remove_scheduling_gates(&self) -> Vec<Write> {
+    /// Removes from a job that is in no queue the gates that the queue put on: the scheduling gates of its
+    /// pods and of the pod templates that may change, and the suspension of its template.
+    fn remove_gates(&self) -> Vec<Write> {
         Vec::new()
     }
     /// Submits the job to LocalQueue `queue`.

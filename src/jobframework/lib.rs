@@ -143,14 +143,19 @@ fn suspend_template(context: &ReconcileContext<'_>, slices: &[slices::Slice<'_>]
 fn unmanage(context: &ReconcileContext<'_>) -> Plan {
     let mut plan = Plan::default();
     delete_slices(context, &mut plan);
-    conditions::clear(context, &slices::slices_of(context.workloads.iter().copied()), &mut plan);
+    conditions::clear(context, &slices::slices_of(context.workloads.iter().copied()), false, &mut plan);
     plan
 }
 
-/// Takes off a job that left its queue what the queue had put on.
+/// Takes off a job that left its queue what the queue had put on. The conditions go last, because they
+/// tell the gates of the queue from those of the owner.
 fn leave_queue(context: &ReconcileContext<'_>) -> Plan {
-    let mut plan = unmanage(context);
-    plan.writes.extend(context.job.remove_scheduling_gates());
+    let mut plan = Plan::default();
+    delete_slices(context, &mut plan);
+    let gates = context.job.remove_gates();
+    let slices = slices::slices_of(context.workloads.iter().copied());
+    conditions::clear(context, &slices, !gates.is_empty(), &mut plan);
+    plan.writes.extend(gates);
     plan
 }
 

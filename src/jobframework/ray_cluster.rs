@@ -89,7 +89,7 @@ impl GenericJob for RayClusterAdapter<'_> {
     }
 
     /// Pods may be recreated if a template changes, so that of a running cluster keeps its gate.
-    fn remove_scheduling_gates(&self) -> Vec<Write> {
+    fn remove_gates(&self) -> Vec<Write> {
         let mut ungated = self.cluster.clone();
         if self.cluster.spec.suspend == Some(true) {
             let spec = &mut ungated.spec;

@@ -7,10 +7,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube_core::ResourceExt;
 
 use super::conditions;
-use super::generic_job::GenericJob;
+use super::generic_job::{GenericJob, queue_name};
 use super::ray_cluster::RayClusterAdapter;
 use super::types::{Gate, Member, PodAssignment};
+use sluice_api::condition;
 use sluice_api::gateway_api::HTTPRoute;
+use sluice_api::job_conditions::QUOTA_RESERVED;
 use sluice_api::ray::RayService;
 use sluice_plan::{ObjectRef, Write};
 use sluice_rayservice::incremental::http_route::route_name;
@@ -84,6 +86,26 @@ impl GenericJob for RayServiceAdapter<'_> {
 
     fn ungate_pod(&self, member: &str, pod: &str, leave: &PodAssignment) -> Option<Write> {
         self.clusters.iter().find(|child| child.cluster.name_any() == member)?.ungate_pod(member, pod, leave)
+    }
+
+    /// The template of a service that was queued is no longer suspended: nothing would resume the
+    /// RayClusters created from it. A service that was queued shows it in a condition, or in the label of
+    /// a RayCluster. RayClusters without a queue follow the template: they may have been created before it
+    /// was changed.
+    fn remove_gates(&self) -> Vec<Write> {
+        let names_queue = |child: &&RayClusterAdapter<'_>| queue_name(&child.cluster.metadata).is_some();
+        let was_queued = condition::get(self.conditions(), QUOTA_RESERVED).is_some();
+        let is_suspended = self.service.spec.ray_cluster_config.suspend == Some(true);
+        if is_suspended && !was_queued && !self.clusters.iter().any(|child| names_queue(&child)) {
+            return Vec::new();
+        }
+        let mut opened = self.service.clone();
+        opened.spec.ray_cluster_config.suspend = None;
+        let template = is_suspended.then(|| Write::patch(self.service, &opened)).flatten();
+        let suspended = self.clusters.iter().filter(|child| child.cluster.spec.suspend == Some(true));
+        let unqueued = suspended.filter(|child| !names_queue(child));
+        let children = unqueued.filter_map(|child| child.set_gate(&child.cluster.name_any(), Gate::Open));
+        template.into_iter().chain(children).collect()
     }
 
     fn assign_queue(&self, queue: &str) -> Option<Write> {

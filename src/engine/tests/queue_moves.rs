@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::batch_jobs::put_job;
 use super::control_plane::ControlPlane;
-use super::fixtures::{control_plane, put_cluster};
+use super::fixtures::{control_plane, put_cluster, put_service};
 use sluice_api::kueue::names;
 use sluice_queue::Settings;
 
@@ -60,4 +60,37 @@ fn job_that_is_suspended_into_another_queue_runs_on_the_quota_of_that_queue(
     let slice = plane.workload("mover");
     let queue = slice.status.and_then(|status| status.admission).map(|admission| admission.cluster_queue);
     assert_eq!((slice.spec.queue_name.as_deref(), queue.as_deref()), (Some("other"), Some("other")));
+}
+
+/// The admission policies allow a RayService to change its queue this way. Its cluster may be created
+/// before the template is changed.
+#[rstest]
+#[case::at_once(0)]
+#[case::later(10)]
+fn service_that_leaves_its_queue_while_suspended_runs_without_quota_once_it_is_resumed(#[case] seconds: i64) {
+    // Given a service that runs in a queue and is suspended,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_service(&mut plane, "chat", "low", "2.53.0");
+    plane.advance(60);
+    assert_eq!(plane.most_running, 2);
+    plane.apply("RayService", json!({"metadata": {"name": "chat"}, "spec": {"suspend": true}}));
+    plane.advance(60);
+
+    // when it leaves the queue and is resumed,
+    let labels = json!({(names::QUEUE_NAME_LABEL): null});
+    plane.delayed_kind = Some("RayService").filter(|_| seconds == 0);
+    plane.apply("RayService", json!({"metadata": {"name": "chat", "labels": labels}}));
+    plane.advance(seconds);
+    plane.apply("RayService", json!({"metadata": {"name": "chat"}, "spec": {"suspend": false}}));
+    plane.advance(seconds);
+    plane.delayed_kind = None;
+    plane.deliver_delayed_writes();
+    plane.advance(60);
+
+    // then its new cluster starts, and nothing of the queue is left.
+    let child = plane.clusters_of_service("chat").remove(0);
+    assert_eq!(plane.ungated_pod_count(&child), 2);
+    assert!(plane.workloads("chat").is_empty());
+    let service = plane.object("RayService", "chat").to_string();
+    assert!(!service.contains("sluice.dev/QuotaReserved") && !service.contains("sluice.dev/Admitted"), "{service}");
 }

@@ -1,6 +1,7 @@
 //! Conditions of a job.
 
 use super::*;
+use crate::upgrade_feasibility::UPGRADE_ADMISSIBLE;
 use sluice_api::job_conditions::{ADMITTED, QUOTA_RESERVED};
 
 /// Status and message of a condition.
@@ -86,7 +87,7 @@ fn new_job_has_no_conditions_before_the_first_decision() {
 }
 
 #[test]
-fn job_that_left_its_queue_reports_it_once_its_quota_is_released() {
+fn job_that_left_its_queue_has_no_conditions_once_its_quota_is_released() {
     let (_, held) = serving();
     let reserved = with_condition(Workload::default(), QUOTA_RESERVED).status.expect("a status").conditions;
     let left = || {
@@ -102,10 +103,7 @@ fn job_that_left_its_queue_reports_it_once_its_quota_is_released() {
 
     let free = left();
     plan_for(&free, &[]);
-    assert_eq!(
-        (condition_status(&free, ADMITTED), condition_status(&free, QUOTA_RESERVED)),
-        (None, Some("False".into()))
-    );
+    assert_eq!(*free.removed_conditions.borrow(), [ADMITTED, QUOTA_RESERVED, UPGRADE_ADMISSIBLE]);
 
     let mut never_queued = job(vec![open_cluster("a")]);
     never_queued.meta.labels = None;

@@ -30,6 +30,8 @@ pub(super) struct FakeJob {
     pub(super) template_is_open: bool,
     pub(super) conditions: Vec<Condition>,
     pub(super) written_conditions: RefCell<Vec<Condition>>,
+    /// Types of the conditions that the last plan removes.
+    pub(super) removed_conditions: RefCell<Vec<String>>,
 }
 
 impl FakeJob {
@@ -85,7 +87,8 @@ impl GenericJob for FakeJob {
     fn conditions(&self) -> &[Condition] {
         &self.conditions
     }
-    fn set_conditions(&self, conditions: Vec<Condition>, _: &[&str]) -> Option<Write> {
+    fn set_conditions(&self, conditions: Vec<Condition>, gone: &[&str]) -> Option<Write> {
+        *self.removed_conditions.borrow_mut() = gone.iter().map(|kind| (*kind).to_owned()).collect();
         self.written_conditions.borrow_mut().extend(conditions);
         None
     }
@@ -111,6 +114,7 @@ pub(super) fn job(members: Vec<Member>) -> FakeJob {
         template_is_open: false,
         conditions: Vec::new(),
         written_conditions: RefCell::default(),
+        removed_conditions: RefCell::default(),
     }
 }
 
