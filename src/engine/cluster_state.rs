@@ -368,14 +368,16 @@ fn controller_and_job_uid(pod: &Pod) -> IndexKeys {
 }
 
 /// Returns the index key of a pod that lost its owner (`kubectl delete --cascade=orphan`): the uid of
-/// its Job, or the name of its RayCluster, since no label has the uid of that.
+/// its Job or RayCluster, or the name of its RayCluster if no label has the uid.
 pub(super) fn orphaned_pod_key(pod: &Pod) -> Option<ObjectKey> {
     let labels = pod.labels();
     let of_cluster = || Some(orphaned_pods_key(pod.metadata.namespace.as_deref()?, labels.get(names::CLUSTER_LABEL)?));
-    labels.get(CONTROLLER_UID_LABEL).map(|uid| owner_key(uid)).or_else(of_cluster)
+    let uid = labels.get(CONTROLLER_UID_LABEL).or_else(|| labels.get(names::CLUSTER_UID_LABEL));
+    uid.map(|uid| owner_key(uid)).or_else(of_cluster)
 }
 
-/// Returns the index key of the orphaned pods of RayClusters with this name.
+/// Returns the index key of the orphaned pods of RayClusters with this name that have no uid of their
+/// cluster.
 pub(super) fn orphaned_pods_key(namespace: &str, cluster: &str) -> ObjectKey {
     ObjectKey::new(namespace, cluster)
 }

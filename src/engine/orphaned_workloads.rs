@@ -11,7 +11,7 @@ use kube_core::{Resource, ResourceExt};
 
 use super::Engine;
 use super::ancestors::{JobOfBatchJob, JobOfCluster};
-use super::cluster_state::{has_controller, orphaned_pods_key, owner_key};
+use super::cluster_state::{PodOwnerId, has_controller, orphaned_pods_key, owner_key};
 use super::job_context::cluster_id;
 use super::owners::{existing_cluster, owning_job_exists, owning_job_key};
 use super::planner_key::JobKey;
@@ -118,10 +118,12 @@ impl Engine {
         JobKey::of_kind(&job.kind, ObjectKey::new(job.namespace.unwrap_or_default(), job.name))
     }
 
-    /// Reports whether orphaned pods of the RayClusters with this name run.
-    pub(super) fn has_orphaned_pods(&self, namespace: &str, cluster: &str) -> bool {
-        let orphaned = self.cluster_state.pods.by_index(&orphaned_pods_key(namespace, cluster));
-        orphaned.into_iter().any(|pod| is_live(pod))
+    /// Reports whether orphaned pods run that may belong to this RayCluster: they name it, no label has
+    /// the uid of their cluster, and they are not older than it.
+    pub(super) fn has_orphaned_pods(&self, cluster: &PodOwnerId) -> bool {
+        let orphaned = self.cluster_state.pods.by_index(&orphaned_pods_key(&cluster.key.namespace, &cluster.key.name));
+        let created = existing_cluster(&self.cluster_state, cluster).and_then(|cluster| cluster.creation_timestamp());
+        orphaned.into_iter().any(|pod| is_live(pod) && pod.creation_timestamp() >= created)
     }
 
     /// Returns the existing job that an orphaned Workload belongs to: its only member if that is a
@@ -165,7 +167,7 @@ impl Engine {
             let is_open = cluster.spec.suspend != Some(true) && cluster.metadata.deletion_timestamp.is_none();
             is_open && managed.needs_quota() && slices::covering(&of_job).is_none()
         });
-        may_create || self.may_run_pods(&id.uid) || self.has_orphaned_pods(namespace, &member.name)
+        may_create || self.may_run_pods(&id.uid) || self.has_orphaned_pods(&id)
     }
 }
 

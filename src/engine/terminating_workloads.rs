@@ -1,13 +1,19 @@
 //! Workloads that are being deleted: they hold their quota as long as pods use it.
 
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
 use kube_core::ResourceExt;
 
 use super::Engine;
 use super::cluster_state::PodOwnerId;
 use super::job_context::cluster_id;
 use super::owners::existing_cluster;
-use sluice_api::kueue::Workload;
+use sluice_api::condition;
+use sluice_api::kueue::{Workload, names};
+use sluice_api::ray::names::CLUSTER_UID_LABEL;
 use sluice_jobframework as jobframework;
+use sluice_jobframework::members::is_live;
 use sluice_jobframework::ray_cluster::awaits_redis_cleanup;
 use sluice_jobframework::slice_record::SliceRecord;
 use sluice_jobframework::slices;
@@ -19,19 +25,47 @@ impl Engine {
         let record = SliceRecord::from_workload(workload).unwrap_or_default();
         let clusters: Vec<PodOwnerId> =
             record.members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
-        let is_used = clusters.iter().any(|cluster| {
-            self.may_run_pods(&cluster.uid) || self.has_orphaned_pods(&key.namespace, &cluster.key.name)
-        }) || clusters.iter().any(|cluster| {
-            self.is_sole_cover_of(workload, cluster)
-                || existing_cluster(&self.cluster_state, cluster).is_some_and(|cluster| awaits_redis_cleanup(cluster))
-        });
-        let is_used = is_used && !self.is_replaced(workload, &record);
+        let is_used =
+            clusters.iter().any(|cluster| self.may_run_pods_on_quota(cluster) || self.has_orphaned_pods(cluster))
+                || clusters.iter().any(|cluster| {
+                    self.is_sole_cover_of(workload, cluster)
+                        || existing_cluster(&self.cluster_state, cluster)
+                            .is_some_and(|cluster| awaits_redis_cleanup(cluster))
+                });
+        let is_used = is_used && !self.is_replaced(workload, &record) || self.links_slices(workload);
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
         let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));
         let clusters: Vec<ObjectRef> = clusters.map(|cluster| ObjectRef::of(cluster.as_ref())).collect();
         plan.writes = plan.writes.into_iter().map(|write| write.blocked_while_in_flight(clusters.clone())).collect();
         plan
+    }
+
+    /// Reports whether a slice replaces one that still holds quota: it links that one to its successor.
+    fn links_slices(&self, slice: &Workload) -> bool {
+        let Some(predecessor) = slices::predecessor_name(slice) else { return false };
+        let key = ObjectKey::new(slice.namespace().unwrap_or_default(), predecessor);
+        let holds_quota = |predecessor: &Arc<Workload>| {
+            let is_true = |kind| condition::is_true(predecessor.conditions(), kind);
+            is_true(names::QUOTA_RESERVED) && !is_true(names::FINISHED)
+        };
+        self.cluster_state.workloads.get(&key).is_some_and(holds_quota)
+    }
+
+    /// Reports whether a cluster may run pods that use quota: of one that has left its queue, those that
+    /// were created before.
+    fn may_run_pods_on_quota(&self, cluster: &PodOwnerId) -> bool {
+        let existing = existing_cluster(&self.cluster_state, cluster);
+        let has_left = existing.is_some_and(|cluster| !self.covering_job(cluster).1.needs_quota());
+        if !has_left || !self.components.ray_operator {
+            return self.may_run_pods(&cluster.uid);
+        }
+        let pods = self.observed_and_expected_pods(&cluster.uid);
+        let was_queued = |pod: &&Pod| {
+            let marks = [CLUSTER_UID_LABEL, names::POD_SET_LABEL];
+            is_live(pod) && marks.iter().any(|mark| pod.labels().contains_key(*mark))
+        };
+        !pods.expected.is_empty() || pods.observed.iter().any(was_queued)
     }
 
     /// Reports whether a cluster may run pods that no slice other than `slice` covers. Such a
@@ -42,7 +76,8 @@ impl Engine {
         let is_terminating = cluster.metadata.deletion_timestamp.is_some();
         let may_run = cluster.spec.suspend != Some(true) && !is_terminating && managed.needs_quota();
         let job = slice.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let of_job = self.workloads_of(job.map(|job| job.uid.as_str()).unwrap_or_default());
+        let mut of_job = self.workloads_of(job.map(|job| job.uid.as_str()).unwrap_or_default());
+        of_job.retain(|other| other.metadata.uid != slice.metadata.uid);
         may_run && slices::covering(&slices::slices_of(of_job)).is_none()
     }
 }

@@ -83,18 +83,23 @@ pub fn orphaned_member(name: &str, uid: &str, pods: &MemberPods<'_>, templates: 
 /// Removes the scheduling gate of a pod, places the pod on nodes of its assigned flavors and labels
 /// it with its shape and PodSet. `None` if the pod is unknown.
 pub fn ungated(pods: &MemberPods<'_>, pod: &str, leave: &PodAssignment) -> Option<Write> {
-    ungated_for_job(pods, pod, leave, None)
+    ungated_with_uid(pods, pod, leave, None)
 }
 
-/// Like [`ungated`], and labels the pod with the uid of its `job`: it then counts for that job as
-/// long as it exists, whatever controls it.
-pub fn ungated_for_job(pods: &MemberPods<'_>, pod: &str, leave: &PodAssignment, job: Option<&str>) -> Option<Write> {
+/// Like [`ungated`], and adds a label with the uid of the pod's job or cluster: the pod then counts for
+/// that as long as it exists, whatever controls it.
+pub fn ungated_with_uid(
+    pods: &MemberPods<'_>,
+    pod: &str,
+    leave: &PodAssignment,
+    label: Option<(&str, &str)>,
+) -> Option<Write> {
     let gated = *pods.observed.iter().find(|known| known.metadata.name.as_deref() == Some(pod))?;
     let mut released = gated.clone();
     let labels = released.labels_mut();
     labels.insert(names::SCHEDULING_HASH_LABEL.to_owned(), leave.kind.shape.clone());
     labels.insert(names::POD_SET_LABEL.to_owned(), leave.pod_set.clone());
-    labels.extend(job.map(|uid| (names::JOB_UID_LABEL.to_owned(), uid.to_owned())));
+    labels.extend(label.map(|(name, uid)| (name.to_owned(), uid.to_owned())));
     let spec = released.spec.get_or_insert_default();
     scheduling_gate::remove(spec);
     leave.placement.apply_to(spec);

@@ -85,7 +85,8 @@ impl GenericJob for RayClusterAdapter<'_> {
     }
 
     fn ungate_pod(&self, _: &str, pod: &str, leave: &PodAssignment) -> Option<Write> {
-        members::ungated(&self.pods, pod, leave)
+        let uid = self.cluster.metadata.uid.as_deref();
+        members::ungated_with_uid(&self.pods, pod, leave, uid.map(|uid| (ray_names::CLUSTER_UID_LABEL, uid)))
     }
 
     /// Pods may be recreated if a template changes, so that of a running cluster keeps its gate.

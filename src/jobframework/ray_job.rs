@@ -25,6 +25,7 @@ use super::pod_classifier::KnownTemplates;
 use super::shape::shape_of;
 use super::types::{Gate, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands};
 use super::{batch_job, conditions, ray_cluster};
+use sluice_api::kueue::names;
 use sluice_api::ray::{PodTemplate, RayCluster, RayJob, SubmitterKind};
 use sluice_plan::{ObjectRef, Write};
 use sluice_raycluster as raycluster;
@@ -123,7 +124,8 @@ impl GenericJob for RayJobAdapter<'_> {
     }
 
     fn ungate_pod(&self, _: &str, pod: &str, leave: &PodAssignment) -> Option<Write> {
-        members::ungated_for_job(&self.pods, pod, leave, self.job.uid().as_deref())
+        let uid = self.job.metadata.uid.as_deref();
+        members::ungated_with_uid(&self.pods, pod, leave, uid.map(|uid| (names::JOB_UID_LABEL, uid)))
     }
 
     fn assign_queue(&self, queue: &str) -> Option<Write> {

@@ -164,10 +164,11 @@ impl Grant {
 }
 
 impl PodSetInfo {
-    /// Writes the labels and the placement to a new pod. A gated pod gets only the shape label: its
-    /// PodSet and flavors are known once its quota is admitted.
-    fn apply_to(&self, pod: &mut Pod, gated: bool) {
+    /// Writes the labels and the placement to a new pod of `cluster`. A gated pod gets neither the PodSet
+    /// nor the placement: they are known once its quota is admitted.
+    fn apply_to(&self, pod: &mut Pod, cluster: &RayCluster, gated: bool) {
         let labels = pod.labels_mut();
+        labels.extend(cluster.uid().map(|uid| (ray_names::CLUSTER_UID_LABEL.to_owned(), uid)));
         labels.insert(kueue_names::SCHEDULING_HASH_LABEL.to_owned(), self.shape.clone());
         if gated {
             return;
@@ -338,7 +339,7 @@ fn apply_decision(view: &ClusterContext<'_>, group: &PodGroup, change: ScaleDeci
             scheduling_gate::remove(pod.spec.get_or_insert_default());
         }
         if let Some(mark) = view.pod_set_infos.get(&group.name) {
-            mark.apply_to(&mut pod, new.gated);
+            mark.apply_to(&mut pod, cluster, new.gated);
         }
         let write = pod_builder::create_write(cluster, group, &pod);
         let rests_on = view.covering_slice.iter().cloned().chain([ObjectRef::of(cluster)]);

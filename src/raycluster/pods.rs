@@ -8,14 +8,21 @@ use super::groups::RayNodeType;
 use sluice_api::pod;
 use sluice_api::ray::names;
 
-/// Returns the pods that the cluster controls, sorted by name. A pod of an earlier cluster of the
-/// same name is excluded: its quota and deletion belong to that cluster.
+/// Returns the pods of the cluster, sorted by name: those that it controls, and those that it created for
+/// a queue and that nothing controls any longer, because the cluster is being deleted without them and
+/// that is not observed yet. A pod of an earlier cluster of the same name is excluded: its quota and
+/// deletion belong to that cluster.
 pub(super) fn owned_by<'a>(view: &ClusterContext<'a>) -> Vec<&'a Pod> {
     let uid = view.cluster.metadata.uid.as_deref().unwrap_or_default();
-    let controlled =
-        |pod: &Pod| pod.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.uid == uid);
-    let mut own: Vec<&Pod> =
-        view.pods.iter().copied().filter(|pod| controlled(pod) && node_type(pod).is_some()).collect();
+    let is_own = |pod: &Pod| match pod.owner_references().iter().find(|owner| owner.controller == Some(true)) {
+        Some(controller) => controller.uid == uid,
+        // Anyone who may create pods can write the label: the pod has to be in the cluster's namespace.
+        None => {
+            pod.namespace() == view.cluster.namespace()
+                && pod.labels().get(names::CLUSTER_UID_LABEL).is_some_and(|label| label == uid)
+        }
+    };
+    let mut own: Vec<&Pod> = view.pods.iter().copied().filter(|pod| is_own(pod) && node_type(pod).is_some()).collect();
     own.sort_by_key(|pod| pod.metadata.name.as_deref());
     own
 }

@@ -74,6 +74,9 @@ pub const WORKER_GROUPS_ANNOTATION: &str = "ray.io/num-worker-groups";
 pub const DELETE_AFTER_ANNOTATION: &str = "sluice.dev/delete-after";
 /// Annotation of a child RayCluster: hash of the Serve config last applied to it.
 pub const SERVE_CONFIG_HASH_ANNOTATION: &str = "sluice.dev/serve-config-hash";
+/// Label of a pod of a queued RayCluster: uid of the cluster. The pod counts for that cluster even after
+/// it has lost its owner reference.
+pub const CLUSTER_UID_LABEL: &str = "sluice.dev/cluster-uid";
 /// Label of a pod or ControllerRevision: revision of the RayCluster that it was created from.
 /// Absent for the initial revision.
 pub const REVISION_LABEL: &str = "sluice.dev/revision";

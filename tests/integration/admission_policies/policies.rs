@@ -171,6 +171,7 @@ fn ownership() -> Vec<PolicyCase> {
         rejected("a pod changes its shape", COUNTED, label("sluice.dev/shape", "9876543210"), counted),
         rejected("a gated pod loses its shape", GATED, label("sluice.dev/shape", Value::Null), counted),
         rejected("a pod changes its revision", COUNTED, label("sluice.dev/revision", "v1-0"), counted),
+        rejected("a pod changes the uid of its cluster", COUNTED, label("sluice.dev/cluster-uid", "other"), counted),
         rejected("a pod loses its controller", COUNTED, orphaned, of_pod),
         allowed("a pod serves requests", COUNTED, label("ray.io/serve", "true")),
         allowed("a gated pod is moved to other nodes", GATED, json!({"spec": {"nodeSelector": {"pool": "a"}}})),
