@@ -34,9 +34,9 @@ pub(super) enum JobOfCluster<'a> {
     RayService(&'a RayService),
     /// The RayJob that KubeRay created it for.
     RayJob(&'a RayJob),
-    /// A job that is deleted, while its slices still cover the cluster; holds its uid. The garbage
-    /// collector deletes the cluster too.
-    Deleted(&'a str),
+    /// A job that is deleted or has left its queue, while its slices still cover the cluster; holds its
+    /// uid.
+    Former(&'a str),
 }
 
 /// Job whose slices cover a batch/v1 Job.
@@ -59,9 +59,9 @@ impl Engine {
             return JobOfCluster::RayService(service);
         }
         let ray_job = self.queued_ray_job(cluster).filter(|job| self.may_have_created(job, cluster));
-        match (ray_job, self.deleted_job(cluster)) {
+        match (ray_job, self.former_job(cluster)) {
             (Some(ray_job), _) => JobOfCluster::RayJob(ray_job),
-            (None, Some(uid)) => JobOfCluster::Deleted(uid),
+            (None, Some(uid)) => JobOfCluster::Former(uid),
             (None, None) => JobOfCluster::Itself,
         }
     }
@@ -106,12 +106,9 @@ impl Engine {
             || self.controlling_ray_job(cluster).is_some()
     }
 
-    /// Returns the uid of the job that controlled a cluster, if that is deleted and one of its slices
-    /// covers the cluster.
-    fn deleted_job<'a>(&self, cluster: &'a RayCluster) -> Option<&'a str> {
-        if self.has_ray_owner(cluster) {
-            return None;
-        }
+    /// Returns the uid of the job that controls a cluster or did so, if one of its slices covers the
+    /// cluster. Called once that job is deleted or not queued.
+    fn former_job<'a>(&self, cluster: &'a RayCluster) -> Option<&'a str> {
         let owner = controlling_ray_owner(cluster)?;
         let uid = cluster.metadata.uid.as_deref()?;
         let covers = |slice: &Workload| {

@@ -40,7 +40,7 @@ impl Engine {
         let (owner, queue) = match self.job_of_cluster(cluster) {
             JobOfCluster::RayService(service) => (ObjectRef::of(service), queue_name(&service.metadata)),
             JobOfCluster::RayJob(job) => (ObjectRef::of(job), queue_name(&job.metadata)),
-            JobOfCluster::Itself | JobOfCluster::Deleted(_) => return None,
+            JobOfCluster::Itself | JobOfCluster::Former(_) => return None,
         };
         let queue = queue.filter(|queue| *queue != named)?;
         Some(format!(

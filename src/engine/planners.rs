@@ -126,7 +126,12 @@ impl Engine {
             }
             return plan;
         }
-        self.plan_terminating_workload(key, workload)
+        let release = self.plan_terminating_workload(key, workload);
+        if !release.writes.is_empty() {
+            return release;
+        }
+        // Its job may run on it, so the queue may evict it.
+        self.queue_adapter.plan_workload(&self.cluster_state, workload, now)
     }
 
     /// Withholds a slice until the next plan of its job if the job plans to change or delete it;
@@ -379,7 +384,7 @@ impl Engine {
             JobOfCluster::Itself => (cluster.uid(), self.managed_cluster(cluster)),
             JobOfCluster::RayService(service) => (service.uid(), self.managed_service(service)),
             JobOfCluster::RayJob(job) => (job.uid(), self.managed_ray_job(job)),
-            JobOfCluster::Deleted(uid) => (Some(uid.to_owned()), ManagementState::InQueue),
+            JobOfCluster::Former(uid) => (Some(uid.to_owned()), ManagementState::InQueue),
         }
     }
 

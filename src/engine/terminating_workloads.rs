@@ -22,6 +22,9 @@ use sluice_plan::{ObjectKey, ObjectRef, Plan};
 impl Engine {
     /// Plans the removal of the finalizer of a Workload that is being deleted.
     pub(super) fn plan_terminating_workload(&self, key: &ObjectKey, workload: &Workload) -> Plan {
+        if self.links_slices(workload) {
+            return Plan::default();
+        }
         let record = SliceRecord::from_workload(workload).unwrap_or_default();
         let clusters: Vec<PodOwnerId> =
             record.members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
@@ -32,7 +35,7 @@ impl Engine {
                         || existing_cluster(&self.cluster_state, cluster)
                             .is_some_and(|cluster| awaits_redis_cleanup(cluster))
                 });
-        let is_used = is_used && !self.is_replaced(workload, &record) || self.links_slices(workload);
+        let is_used = is_used && !self.is_replaced(workload, &record);
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
         let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));
@@ -41,15 +44,16 @@ impl Engine {
         plan
     }
 
-    /// Reports whether a slice replaces one that still holds quota: it links that one to its successor.
+    /// Reports whether a slice replaces one that still holds quota: it links that one to its own successor,
+    /// even if it is finished itself.
     fn links_slices(&self, slice: &Workload) -> bool {
+        let is_true = |workload: &Workload, kind| condition::is_true(workload.conditions(), kind);
         let Some(predecessor) = slices::predecessor_name(slice) else { return false };
         let key = ObjectKey::new(slice.namespace().unwrap_or_default(), predecessor);
         let holds_quota = |predecessor: &Arc<Workload>| {
-            let is_true = |kind| condition::is_true(predecessor.conditions(), kind);
-            is_true(names::QUOTA_RESERVED) && !is_true(names::FINISHED)
+            is_true(predecessor, names::QUOTA_RESERVED) && !is_true(predecessor, names::FINISHED)
         };
-        self.cluster_state.workloads.get(&key).is_some_and(holds_quota)
+        is_true(slice, names::QUOTA_RESERVED) && self.cluster_state.workloads.get(&key).is_some_and(holds_quota)
     }
 
     /// Reports whether a cluster may run pods that use quota: of one that has left its queue, those that

@@ -288,10 +288,10 @@ fn on_workload(state: &ClusterState, workload: &Workload, concerned: &mut BTreeS
     concerned.extend(owning_job_key(workload).map(PlannerKey::Job));
     if !has_controller(workload) {
         on_adoptive_jobs(workload, concerned);
-        // It may replace another one that has lost its owner.
-        let job = workload.labels().get(JOB_UID_LABEL);
-        job.into_iter().for_each(|job| on_releasing_workloads(state, job, concerned));
     }
+    // It may replace one that is being deleted or has lost its owner, or be replaced by such a one.
+    let job = workload.labels().get(JOB_UID_LABEL);
+    job.into_iter().for_each(|job| on_releasing_workloads(state, job, concerned));
     let terminating = finalizers::terminating_flavors(state, finalizers::flavors_of_workload(workload));
     concerned.extend(terminating.into_iter().map(PlannerKey::ResourceFlavor));
     let namespace = workload.namespace().unwrap_or_default();

@@ -105,8 +105,8 @@ fn blocking_objects(
     }
 }
 
-/// Returns true if the slice is granted as a whole, in the queue of the job, and covers the demand of
-/// the member and every open member.
+/// Returns true if the slice is granted as a whole, in the queue of the job, is not being deleted, and
+/// covers the demand of the member and every open member.
 fn may_open(context: &ReconcileContext<'_>, slice: &Slice<'_>, member: &Member, members: &[Member]) -> bool {
     let granted = slice.granted_counts();
     let is_whole =
@@ -116,6 +116,7 @@ fn may_open(context: &ReconcileContext<'_>, slice: &Slice<'_>, member: &Member, 
             && covers_demand(share, member, context.job.starts_in_part())
     };
     is_whole
+        && slice.phase == SlicePhase::Admitted
         && !slice.is_of_another_queue(context.job)
         && slice.record.member(&member.uid).is_some_and(is_covered)
         && members.iter().filter(|other| other.is_open).all(|other| slice.record.member(&other.uid).is_some())

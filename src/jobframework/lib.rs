@@ -121,8 +121,11 @@ fn plan_slices(
         feasibility: UpgradeFeasibility::Unknown,
     };
     let request = QuotaRequest { feasibility: assess_upgrade::assess(&request, slices), ..request };
-    // A restored active member is requested before the pending one, so that it runs again sooner.
-    let first = replacement::restored_demand(&request, slices::covering(slices));
+    // A restored active member is requested before the pending one, so that it runs again sooner; and what
+    // runs on a slice that was deleted by hand before anything else.
+    let covering = slices::covering(slices);
+    let first = slice_lifecycle::running_demand(&request, covering)
+        .or_else(|| replacement::restored_demand(&request, covering));
     let request = QuotaRequest { demand: first.as_ref().unwrap_or(wanted), ..request };
     slice_lifecycle::plan(&request, slices, plan)?;
     pod_sets::check_pod_set_limit(&wanted.record).map(|()| request.feasibility)

@@ -1,11 +1,12 @@
 //! Lifecycle of slices: resizes the slice that holds quota, requests missing quota with a
 //! successor, and finishes the slices that an admitted successor replaces.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 
 use super::demand_error::DemandError;
 use super::new_slice::{build_pod_sets, new_slice, set_min_counts};
+use super::pod_sets::DesiredPodSets;
 use super::quota_request::QuotaRequest;
 use super::slice_record::{SliceRecord, fits_within};
 use super::slices::{Slice, SlicePhase, covering, holds_quota, newest_holder, predecessor_name};
@@ -19,6 +20,10 @@ use sluice_plan::ObjectKey;
 use sluice_plan::{Plan, Write, WriteRank};
 use sluice_queue::partial_admission::SLICE_ANNOTATION;
 use sluice_queue::{ReplacementSlice, status};
+
+/// Time after which a slice that was deleted by hand gets a successor. The garbage collector deletes the
+/// slices of a job that is gone too, and the deletion of the job may be observed later.
+const SUCCESSION_DELAY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Reconciles the slices with the demand of the job. One that has moved to another LocalQueue gives its
 /// quota back once it has stopped, and requests it there.
@@ -40,11 +45,20 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         // A service can have no RayCluster between two of them. Slices stay as they are.
         return Ok(());
     }
-    let held = covering(slices);
+    // A slice of the queue that the job has left is gone before the next one is requested.
+    let stays = |held: &&Slice<'_>| !(held.was_deleted_by_hand() && held.is_of_another_queue(context.job));
+    let held = covering(slices).filter(stays);
     if let Some(held) = held {
         pod_admission::evict_if_rejected(request, held, plan);
     }
     match held {
+        Some(held) if held.was_deleted_by_hand() => match succession_time(held).filter(|due| *due > context.now) {
+            Some(due) => {
+                plan.wake_by(due);
+                Ok(())
+            }
+            None => request_slice(request, slices, &pending, Some(held), plan),
+        },
         Some(held) if held.is_of_another_queue(context.job) && context.is_stopped(request.members) => {
             plan.write(Write::delete(held.workload));
             Ok(())
@@ -78,6 +92,24 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         None if newest_holder(slices).is_some() => Ok(()),
         None => request_slice(request, slices, &pending, None, plan),
     }
+}
+
+/// Returns the time at which a slice that was deleted by hand gets a successor; `None` if it is not being
+/// deleted.
+fn succession_time(slice: &Slice<'_>) -> Option<Timestamp> {
+    let deleted = slice.workload.metadata.deletion_timestamp.as_ref()?;
+    deleted.0.checked_add(SUCCESSION_DELAY).ok()
+}
+
+/// Returns the demand to request first if the slice that the job runs on was deleted by hand: what it
+/// covers of the whole demand. The queue admits that at once, in exchange for the slice. `None`
+/// otherwise.
+pub(super) fn running_demand(request: &QuotaRequest<'_>, held: Option<&Slice<'_>>) -> Option<DesiredPodSets> {
+    let held = held.filter(|held| held.was_deleted_by_hand())?;
+    let mut running = request.demand.clone();
+    let covered = held.record.intersection(&running.record);
+    running.record.members = covered.members;
+    (!running.record.members.is_empty()).then_some(running)
 }
 
 /// Returns true if no member may run pods.
@@ -114,7 +146,7 @@ fn finish_replaced(slices: &[Slice<'_>], newest: &Slice<'_>, request: &QuotaRequ
         job_uid: context.job.meta().uid.clone(),
     };
     let older = slices.iter().filter(|slice| slice.record.sequence < newest.record.sequence);
-    for slice in older.filter(|slice| matches!(slice.phase, SlicePhase::Admitted | SlicePhase::Evicted)) {
+    for slice in older.filter(|slice| slice.phase != SlicePhase::Finished && holds_quota(slice.workload)) {
         plan.write(Write::patch_status(slice.workload, &status::finished_replaced(slice.workload, &by, context.now)));
     }
 }

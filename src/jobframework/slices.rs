@@ -122,6 +122,13 @@ impl Slice<'_> {
         counts.into_iter().all(has_count) && shares().all(has_shape)
     }
 
+    /// Returns true if the slice is being deleted although its job runs on it. Sluice deletes a slice
+    /// only once its job has stopped, has moved or has left its queue.
+    pub(super) fn was_deleted_by_hand(&self) -> bool {
+        let is_true = |kind| condition::is_true(self.workload.conditions(), kind);
+        self.phase == SlicePhase::Terminating && is_true(names::ADMITTED) && !is_true(names::EVICTED)
+    }
+
     /// Returns true if the job has moved to another LocalQueue since the slice was created.
     pub(super) fn is_of_another_queue(&self, job: &dyn GenericJob) -> bool {
         self.workload.spec.queue_name != job.queue_name()
@@ -170,9 +177,9 @@ pub fn slices_of<'a>(workloads: impl IntoIterator<Item = &'a Workload>) -> Vec<S
 
 /// Returns the slice that the members may run on: the newest one that holds quota, if it is
 /// admitted and not evicted. Older slices count as finished, even before their Finished condition
-/// is set.
+/// is set. One that was deleted by hand covers what runs until its successor does.
 pub fn covering<'s, 'a>(slices: &'s [Slice<'a>]) -> Option<&'s Slice<'a>> {
-    newest_holder(slices).filter(|slice| slice.phase == SlicePhase::Admitted)
+    newest_holder(slices).filter(|slice| slice.phase == SlicePhase::Admitted || slice.was_deleted_by_hand())
 }
 
 /// Returns true if the covering slice covers all of `wanted`.

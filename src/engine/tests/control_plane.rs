@@ -217,6 +217,13 @@ impl ControlPlane {
         self.pods_of(cluster).map(|pod| pod["metadata"]["uid"].to_string()).collect()
     }
 
+    /// Returns the names of all pods that are neither gated nor finished, in order.
+    pub(super) fn live_pod_names(&self) -> BTreeSet<String> {
+        let is_live = |pod: &&Value| !is_gated(pod) && pod["status"]["phase"] != "Succeeded";
+        let names = self.of_kind("Pod").filter(is_live).map(|pod| pod["metadata"]["name"].as_str());
+        names.map(|name| name.unwrap_or_default().to_owned()).collect()
+    }
+
     fn pods_of(&self, cluster: &str) -> impl Iterator<Item = &Value> {
         self.of_kind("Pod").filter(move |pod| pod["metadata"]["labels"][names::CLUSTER_LABEL] == cluster)
     }

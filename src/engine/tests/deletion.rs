@@ -37,24 +37,50 @@ fn job_deleted_in_the_foreground_is_gone_after_its_pods(#[case] kind: &str) {
     assert!(!plane.has(kind, "chat"));
 }
 
-#[test]
-fn slice_deleted_by_hand_releases_its_quota_before_its_successor_is_admitted() {
-    let mut plane = control_plane(Settings::default(), "8");
-    put_cluster(&mut plane, "chat", "low", 1);
-    plane.advance(10);
-    plane.pods_linger = true;
-    let first = plane.workload("chat").metadata;
+/// Kueue stops a job whose Workload is deleted (kueue v0.19.2
+/// `pkg/controller/jobframework/reconciler.go`, `StopReasonWorkloadDeleted`).
+#[rstest]
+#[case::cluster("RayCluster", |plane: &mut ControlPlane| put_cluster(plane, "chat", "low", 1))]
+#[case::service("RayService", |plane: &mut ControlPlane| put_service(plane, "chat", "low", "2.53.0"))]
+#[case::job("Job", |plane: &mut ControlPlane| put_job(plane, "Job", "chat"))]
+fn job_goes_on_running_when_its_slice_is_deleted_by_hand(#[case] kind: &str, #[case] put: fn(&mut ControlPlane)) {
+    // Given a job that uses the whole quota, and a cluster that waits for it,
+    let mut plane = control_plane(Settings::default(), "2");
+    put(&mut plane);
+    plane.advance(20);
+    put_cluster(&mut plane, "waiting", "low", 1);
+    plane.advance(20);
+    let (first, pods) = (plane.workload("chat").metadata, plane.live_pod_names());
+    assert_eq!(pods.len(), 2, "{pods:?}");
 
-    // While its pods run, it holds their quota, and no second slice covers the same pods.
+    // when the slice of the job is deleted,
     plane.delete("Workload", first.name.as_deref().unwrap_or_default());
-    plane.advance(10);
-    assert_eq!(plane.workloads("chat").len(), 1);
-    assert_eq!((plane.workload("chat").metadata.uid, plane.ungated_pod_count("chat")), (first.uid.clone(), 2));
+    plane.advance(60);
 
-    plane.pods_linger = false;
-    plane.advance(10);
-    assert_ne!(plane.workload("chat").metadata.uid, first.uid);
-    assert_eq!(plane.ungated_pod_count("chat"), 2);
+    // then another slice covers the same pods, and the cluster still waits.
+    let slice = plane.workload("chat");
+    assert_ne!(slice.metadata.uid, first.uid);
+    assert!(slice.metadata.deletion_timestamp.is_none());
+    assert_eq!(plane.live_pod_names(), pods);
+    assert!(plane.has(kind, "chat"));
+}
+
+#[test]
+fn job_that_grows_goes_on_running_when_its_slice_is_deleted_by_hand() {
+    // Given a cluster that waits for quota to grow,
+    let mut plane = control_plane(Settings::default(), "3");
+    put_cluster(&mut plane, "chat", "low", 1);
+    plane.advance(20);
+    put_cluster(&mut plane, "chat", "low", 8);
+    plane.advance(20);
+    let running = plane.live_pod_names();
+    let held = plane.workloads("chat").remove(0).metadata;
+
+    // when the slice that it runs on is deleted, then its pods stay.
+    plane.delete("Workload", held.name.as_deref().unwrap_or_default());
+    plane.advance(60);
+    assert!(plane.workloads("chat").iter().all(|slice| slice.metadata.uid != held.uid));
+    assert_eq!(plane.live_pod_names(), running);
 }
 
 #[test]
@@ -144,7 +170,7 @@ fn deleted_slice_holds_its_quota_while_its_cluster_may_be_unsuspended() {
     // when the slice is deleted, then it stays until the outcome of that write is known.
     plane.delete("Workload", first.name.as_deref().unwrap_or_default());
     plane.advance(10);
-    assert_eq!(plane.workload("chat").metadata.uid, first.uid);
+    assert!(plane.workloads("chat").iter().any(|slice| slice.metadata.uid == first.uid));
     plane.deliver_delayed_writes();
     plane.advance(60);
     assert_ne!(plane.workload("chat").metadata.uid, first.uid);
