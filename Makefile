@@ -25,7 +25,8 @@ CASES ?= 2000
 RNG_SEED ?= 1
 
 # Seeds of the simulator: ordinary histories, histories of incremental upgrades, histories of one service that is upgraded
-# twenty times, and histories of batch/v1 Jobs. The four run one after the other, so that each reports its own speed.
+# twenty times, histories of batch/v1 Jobs, and histories of RayClusters whose users write arbitrary labels, owners and gates.
+# The five run one after the other, so that each reports its own speed.
 SEEDS ?= 2000
 FIRST ?= 0
 INCREMENTAL_SEEDS ?= 500
@@ -34,7 +35,9 @@ REPEATED_SEEDS ?= 100
 REPEATED_FIRST ?= 0
 JOB_SEEDS ?= 400
 JOB_FIRST ?= 0
-SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) INCREMENTAL_SEEDS=$(INCREMENTAL_SEEDS) INCREMENTAL_FIRST=$(INCREMENTAL_FIRST) REPEATED_SEEDS=$(REPEATED_SEEDS) REPEATED_FIRST=$(REPEATED_FIRST) JOB_SEEDS=$(JOB_SEEDS) JOB_FIRST=$(JOB_FIRST)
+CLUSTER_SEEDS ?= 1000
+CLUSTER_FIRST ?= 0
+SIMULATED := SEEDS=$(SEEDS) FIRST=$(FIRST) INCREMENTAL_SEEDS=$(INCREMENTAL_SEEDS) INCREMENTAL_FIRST=$(INCREMENTAL_FIRST) REPEATED_SEEDS=$(REPEATED_SEEDS) REPEATED_FIRST=$(REPEATED_FIRST) JOB_SEEDS=$(JOB_SEEDS) JOB_FIRST=$(JOB_FIRST) CLUSTER_SEEDS=$(CLUSTER_SEEDS) CLUSTER_FIRST=$(CLUSTER_FIRST)
 
 # Results of the load, and the fraction of each scenario that is run: by default its short form.
 LOAD_DIR ?= $(TARGET)/load
@@ -152,7 +155,7 @@ ray-installed:
 ray: namespaces testenv processnode traefik ray-installed test-binaries ## Upgrade, reconfigure, kill and scale services on real Ray behind Traefik, under requests that must not fail. Needs root, Python 3.11 and iproute2.
 	unshare --net sh -c 'ip link set lo up && exec $(CARGO_TEST) --offline --test integration -- --ignored --nocapture --test-threads=1 real_ray'
 
-simulate: ## Run simulated histories with faults: SEEDS, INCREMENTAL_SEEDS, REPEATED_SEEDS and JOB_SEEDS of them. SEED=7 (or incremental-7, repeated-7, job-7, FILE.yaml) prints one history.
+simulate: ## Run simulated histories with faults: SEEDS, INCREMENTAL_SEEDS, REPEATED_SEEDS, JOB_SEEDS and CLUSTER_SEEDS of them. SEED=7 (or incremental-7, repeated-7, job-7, cluster-7, FILE.yaml) prints one history.
 ifdef SEED
 	SEED=$(SEED) $(CARGO_TEST) --test simulation print_history_of_seed -- --ignored --nocapture
 else

@@ -71,6 +71,13 @@ impl Case {
         Self { seed, script: Script::jobs(&SeededRandom::new(seed)), without_policies, faults: None }
     }
 
+    /// Returns the case of a seed with RayClusters whose users write arbitrary labels, owners and
+    /// gates. The admission policies are not installed in one case out of four.
+    pub fn clusters(seed: u64) -> Self {
+        let without_policies = SeededRandom::new(seed).rng_for("policies", 0).u32(0..4) == 0;
+        Self { seed, script: Script::clusters(&SeededRandom::new(seed)), without_policies, faults: None }
+    }
+
     /// Returns a fault-free case that creates the service of a repeated-upgrade case with its final
     /// spec.
     pub fn with_final_spec(&self) -> Self {

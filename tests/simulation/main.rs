@@ -81,6 +81,11 @@ fn invariants_hold_under_faults_in_jobs() {
     run_seeds(("JOB_FIRST", "JOB_SEEDS"), Case::jobs);
 }
 
+#[test]
+fn invariants_hold_under_faults_in_clusters() {
+    run_seeds(("CLUSTER_FIRST", "CLUSTER_SEEDS"), Case::clusters);
+}
+
 /// Runs the cases of the seeds that the two environment variables select (first seed and count) and
 /// fails on any violation.
 fn run_seeds((first, count): (&str, &str), case: fn(u64) -> Case) -> seeds::Summary {
@@ -142,17 +147,19 @@ fn listed_faults_replay_the_drawn_history() {
 }
 
 #[test]
-#[ignore = "prints the history of one SEED (7, incremental-7, repeated-7, job-7 or the file of a case); run it with make simulate SEED=7"]
+#[ignore = "prints the history of one SEED (7, incremental-7, repeated-7, job-7, cluster-7 or the file of a case); run it with make simulate SEED=7"]
 fn print_history_of_seed() {
     let selector = std::env::var("SEED").expect("SEED");
     let case_of = |prefix: &str, case: fn(u64) -> Case| selector.strip_prefix(prefix)?.parse().ok().map(case);
     let incremental = || case_of("incremental-", Case::incremental);
     let repeated = || case_of("repeated-", |seed| Case::repeated_upgrades(seed, UPGRADES_PER_HISTORY));
     let jobs = || case_of("job-", Case::jobs);
+    let clusters = || case_of("cluster-", Case::clusters);
     let case = case_of("", Case::from_seed)
         .or_else(incremental)
         .or_else(repeated)
         .or_else(jobs)
+        .or_else(clusters)
         .unwrap_or_else(|| Case::read(selector.as_ref()));
     let report = run(&case, true);
     println!("{}", report.text);

@@ -14,8 +14,9 @@ use crate::seeds;
 const SEEDS: u64 = 2000;
 /// Environment variable that names the invariant the mutant violates.
 const INVARIANT_ENV: &str = "BREAKS";
-/// Environment variable that is set if histories of Jobs find the mutant.
-const JOBS_ENV: &str = "MUTANT_OF_JOBS";
+/// Environment variable that names the histories that find the mutant: `job` or `cluster`, or ordinary
+/// ones if it is not set.
+const HISTORIES_ENV: &str = "MUTANT_OF";
 /// Files and directories of the copy.
 const SOURCES: [&str; 9] =
     ["Cargo.toml", "Cargo.lock", "src", "tests", "benches", "examples", "config", "testenv/internal", "xtask"];
@@ -41,8 +42,8 @@ fn every_mutant_applies_to_the_source() {
 }
 
 /// Runs the copy with one mutant. Returns the output if the mutant was not found, else None. The
-/// file name of a mutant begins with the invariant that it violates, and goes on with `job-` if
-/// histories of Jobs find it.
+/// file name of a mutant begins with the invariant that it violates, and goes on with `job-` or `cluster-` if
+/// histories of Jobs or of RayClusters find it.
 fn run_mutant(copy: &Path, patch: &Path) -> Option<String> {
     let name = patch.file_stem().expect("a name").to_string_lossy().into_owned();
     let (breaks, description) = name.split_once('-').expect("a name like I1-description.patch");
@@ -64,9 +65,8 @@ fn run_mutant(copy: &Path, patch: &Path) -> Option<String> {
     ]);
     // The build runs for a few seconds only, so it is not optimized.
     cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_TARGET_DIR", repository_root().join("target"));
-    if description.starts_with("job-") {
-        cargo.env(JOBS_ENV, "1");
-    }
+    let of = ["job", "cluster"].into_iter().find(|of| description.starts_with(&format!("{of}-")));
+    cargo.envs(of.map(|of| (HISTORIES_ENV, of)));
     let output = cargo.env(INVARIANT_ENV, breaks).current_dir(copy).output().expect("cargo");
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     stdout.lines().filter(|line| line.starts_with("seed ")).for_each(|line| println!("{name}: {line}"));
@@ -85,7 +85,11 @@ fn apply(bug: &Path, to: &Path, flags: &[&str]) -> Output {
 #[ignore = "fails unless the source is a mutant"]
 fn a_seed_violates_the_invariant() {
     let breaks = std::env::var(INVARIANT_ENV).expect(INVARIANT_ENV);
-    let case = if std::env::var_os(JOBS_ENV).is_some() { Case::jobs } else { Case::from_seed };
+    let case = match std::env::var(HISTORIES_ENV).as_deref() {
+        Ok("job") => Case::jobs,
+        Ok("cluster") => Case::clusters,
+        _ => Case::from_seed,
+    };
     let broken = seeds::find_seed(0..SEEDS, case, |report| {
         let found = report.violations.iter().find(|found| found.violation.invariant.to_string() == breaks);
         found.map(|found| found.violation.to_string())

@@ -181,7 +181,10 @@ fn pending_clusters_cost_few_writes() {
         for _ in 0..CLUSTERS {
             let name = ready_cluster(world).await;
             tokio::time::sleep(RUN_TIME).await;
-            people.execute(&UserAction::DeleteCluster { cluster: name, orphan: false }).await.expect("a deletion");
+            people
+                .execute(&UserAction::DeleteCluster { cluster: name, orphan: false, foreground: false })
+                .await
+                .expect("a deletion");
         }
         fault_free::wait_until_quiescent(world).await.expect("rest");
         (world.with(|world| world.writes.clone()), world.time.elapsed().as_secs() / 60)

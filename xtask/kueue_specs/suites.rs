@@ -7,8 +7,8 @@ pub(super) struct Suite {
     pub(super) folder: &'static str,
     /// Regular expression that selects specs.
     pub(super) focus: &'static str,
-    /// Regular expression of specs that are not run, because they use AdmissionChecks, which Sluice does not
-    /// support: they leave ClusterQueues behind with which others fail.
+    /// Regular expression of specs that are not run: those about AdmissionChecks, which Sluice does not
+    /// support, and those that leave objects behind with which others fail.
     pub(super) skip: &'static str,
     /// Fields of the manager's configuration.
     pub(super) configuration: &'static str,
@@ -130,9 +130,11 @@ waitForPodsReady: {blockAdmission: false, timeout: 3s, requeuingStrategy: {times
     Suite {
         name: "core",
         folder: "controller/core",
-        skip: r"clusterQueue usage status|flavors are created|[aA]dmission ?[cC]heck|multikueue|Deleting clusterQueues|\bQueue controller",
+        skip: r"clusterQueue usage status|flavors are created|[aA]dmission ?[cC]heck|multikueue|Deleting clusterQueues|\bQueue controller|maximum execution time|tiny retention",
         ..PLAIN
     },
+    // Its Workloads stay and hold quota of "cq", so that other specs of the folder cannot delete theirs.
+    Suite { name: "execution-time", folder: "controller/core", focus: "maximum execution time", ..PLAIN },
     Suite {
         name: "retention",
         folder: "controller/core",

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::cluster_step::{RayAction, RayKind};
 use super::job_step::{BatchJob, JobAction};
 use super::setup::{Quota, ResourceAmounts, Setup};
 use super::step::{Cluster, Delay, Pods, Script, ScriptStep, Service, StopPolicy, UserAction};
@@ -89,6 +90,7 @@ impl DesiredState {
             }
             UserAction::DeleteOrphans { .. } => {}
             UserAction::Job(act) => self.apply_to_job(act),
+            UserAction::Ray(act) => self.apply_to_ray(act),
             UserAction::SetQuota { queue, quotas } => {
                 self.quotas.get_mut(queue).into_iter().for_each(|of| of.clone_from(quotas));
             }
@@ -117,6 +119,24 @@ impl DesiredState {
             }
             // The queue manager decides whether a queued Job is suspended.
             JobAction::Suspend { .. } | JobAction::DeletePods { .. } => {}
+        }
+    }
+
+    /// Applies an action on a Ray object. The queue manager decides whether a queued RayCluster is
+    /// suspended, and the API server may refuse another queue.
+    fn apply_to_ray(&mut self, act: &RayAction) {
+        match act {
+            RayAction::SetQueue { kind: RayKind::RayService, name, queue, suspend } => self.change(name, |service| {
+                service.queue.clone_from(queue);
+                service.suspend |= suspend;
+            }),
+            RayAction::SetQueue { kind: RayKind::RayCluster, name, queue, .. } => {
+                self.clusters.get_mut(name).into_iter().for_each(|cluster| cluster.queue.clone_from(queue));
+            }
+            RayAction::SetOwner { cluster, owned } => {
+                self.clusters.get_mut(cluster).into_iter().for_each(|cluster| cluster.owned = *owned);
+            }
+            RayAction::Suspend { .. } | RayAction::DeletePods { .. } | RayAction::DeleteWorkloads { .. } => {}
         }
     }
 

@@ -118,12 +118,17 @@ impl<'a> Executor<'a> {
             UserAction::ScaleCluster { cluster, group, replicas } => {
                 self.scale_cluster(cluster, *group, *replicas).await
             }
-            UserAction::DeleteCluster { cluster, orphan } => {
-                let policy = if *orphan { PropagationPolicy::Orphan } else { PropagationPolicy::Background };
+            UserAction::DeleteCluster { cluster, orphan, foreground } => {
+                let policy = match (orphan, foreground) {
+                    (true, _) => PropagationPolicy::Orphan,
+                    (false, true) => PropagationPolicy::Foreground,
+                    (false, false) => PropagationPolicy::Background,
+                };
                 self.delete("RayCluster", cluster, policy).await
             }
             UserAction::DeleteOrphans { cluster } => self.delete_orphans(cluster).await,
             UserAction::Job(act) => self.execute_on_job(act).await,
+            UserAction::Ray(act) => self.execute_on_ray(act).await,
             UserAction::SetQuota { queue, quotas } => {
                 let change = json!({"spec": {"resourceGroups": self.place.resource_groups(quotas)}});
                 self.merge("ClusterQueue", &self.place.cluster_scoped_name(queue), change).await
@@ -226,12 +231,8 @@ impl<'a> Executor<'a> {
 
     async fn put_cluster(&self, cluster: &Cluster) -> Result<(), kube::Error> {
         let mut object = self.place.cluster(cluster);
-        if let (true, Some(queue)) = (cluster.owned, &cluster.queue) {
-            let owner = self.api("LocalQueue").get(queue).await?;
-            object["metadata"]["ownerReferences"] = json!([{
-                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "name": queue, "uid": owner.uid(),
-                "controller": true,
-            }]);
+        if cluster.owned {
+            object["metadata"]["ownerReferences"] = self.unrelated_owner().await?;
         }
         self.apply_until_live(object).await
     }
@@ -254,7 +255,8 @@ impl<'a> Executor<'a> {
     }
 }
 
-fn ignore_not_found<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
+/// Returns Ok for an object that does not exist.
+pub(super) fn ignore_not_found<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match answer {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         answer => answer.map(drop),

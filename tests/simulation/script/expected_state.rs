@@ -22,7 +22,7 @@ pub(crate) fn deviations<'a>(
     let found = ActualState { objects: objects.into_iter().filter(own).collect() };
     let mut unmet = Vec::new();
     for service in wishes.services.values() {
-        let result = if service.suspend { found.check_suspended(service) } else { found.check_service(service) };
+        let result = found.check_service(service);
         unmet.extend(result.err().map(|why| format!("RayService {}: {why}", service.name)));
     }
     for cluster in wishes.clusters.values() {
@@ -60,10 +60,16 @@ impl<'a> ActualState<'a> {
     }
 
     /// Checks that a service serves its last spec from one cluster, with one slice and no pending
-    /// cluster.
+    /// cluster. The API server may have refused to move it, so its own queue and `suspend` count.
     fn check_service(&self, service: &Service) -> Result<(), String> {
         let found = self.named("RayService", &service.name)?;
         check_observed(found)?;
+        if is_suspended(found) {
+            return self.check_suspended(found);
+        }
+        if self.has_moved(found) {
+            return Ok(());
+        }
         ensure(is_true(found, "Ready"), || "is not ready".into())?;
         ensure(!is_true(found, "UpgradeInProgress"), || "an upgrade is in progress".into())?;
         let pending = text(found, "/status/pendingServiceStatus/rayClusterName");
@@ -73,7 +79,7 @@ impl<'a> ActualState<'a> {
         let all = names(&self.owned_by("RayCluster", found));
         ensure(all == [active], || format!("serves from {active}, and has clusters {all:?}"))?;
         let pods = self.check_pods(cluster, &service.pods)?;
-        self.check_quota(found, service.queue.as_deref(), &pods)?;
+        self.check_quota(found, queue_of(found), &pods)?;
         let serve_service = self.named("Service", &format!("{}-serve-svc", service.name))?;
         let selected = text(serve_service, "/spec/selector/ray.io~1cluster");
         ensure(selected == active, || format!("serves from {active}, and its Service selects {selected:?}"))?;
@@ -88,9 +94,7 @@ impl<'a> ActualState<'a> {
 
     /// Checks that a suspended service has no cluster, holds no quota, and reports that it is
     /// suspended.
-    fn check_suspended(&self, service: &Service) -> Result<(), String> {
-        let found = self.named("RayService", &service.name)?;
-        check_observed(found)?;
+    fn check_suspended(&self, found: &Value) -> Result<(), String> {
         ensure(is_true(found, "Suspended"), || "is not suspended".into())?;
         let clusters = names(&self.owned_by("RayCluster", found));
         ensure(clusters.is_empty(), || format!("is suspended, and has clusters {clusters:?}"))?;
@@ -98,14 +102,33 @@ impl<'a> ActualState<'a> {
         ensure(slices.is_empty(), || format!("is suspended, and has Workloads {slices:?}"))
     }
 
+    /// Checks that a standalone cluster is complete, on quota of its queue. The API server may have
+    /// refused to move it, so its own queue counts; without one, its user decides whether it runs.
     fn check_cluster(&self, cluster: &Cluster) -> Result<(), String> {
         let found = self.named("RayCluster", &cluster.name)?;
+        if self.has_moved(found) {
+            return Ok(());
+        }
+        if queue_of(found).is_none() && is_suspended(found) {
+            check_observed(found)?;
+            let pods: Vec<_> = self.pods_of_cluster(&cluster.name).collect();
+            ensure(pods.is_empty(), || format!("is suspended, and has pods {:?}", names(&pods)))?;
+            return self.check_quota(found, None, &[]);
+        }
         let pods = self.check_pods(found, &cluster.pods)?;
         if cluster.recreate {
             let other = pods.iter().find(|pod| !matches_spec(pod, &cluster.pods));
             ensure(other.is_none(), || format!("{} has pods of an earlier spec", cluster.name))?;
         }
-        self.check_quota(found, cluster.queue.as_deref(), &pods)
+        self.check_quota(found, queue_of(found), &pods)
+    }
+
+    /// Reports whether a job moved to another queue while it ran, which the admission policies forbid. It
+    /// keeps the quota that it has, and gets no more until it stops.
+    fn has_moved(&self, job: &Value) -> bool {
+        let queue = queue_of(job);
+        let is_held = |slice: &&Value| is_true(slice, "QuotaReserved") && queue != Some(text(slice, "/spec/queueName"));
+        queue.is_some() && self.slices(job).iter().any(is_held)
     }
 
     /// Checks that a Job is finished, or runs all its pods on the quota of one slice. The API server may
@@ -119,8 +142,8 @@ impl<'a> ActualState<'a> {
             return ensure(slices.is_empty(), || format!("is finished, and has Workloads {:?}", names(&slices)));
         }
         let number = |pointer: &str| found.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-        let is_suspended = found.pointer("/spec/suspend") == Some(&Value::Bool(true));
-        let queue = text(found, "/metadata/labels/kueue.x-k8s.io~1queue-name");
+        let is_suspended = is_suspended(found);
+        let queue = queue_of(found).unwrap_or_default();
         let parallelism = number("/spec/parallelism");
         let is_active = |pod: &&&Value| !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
         let owned = self.owned_by("Pod", found);
@@ -147,10 +170,9 @@ impl<'a> ActualState<'a> {
     fn check_pods(&self, cluster: &Value, wanted: &Pods) -> Result<Vec<&'a Value>, String> {
         let name = text(cluster, "/metadata/name");
         check_observed(cluster)?;
-        ensure(cluster.pointer("/spec/suspend") != Some(&Value::Bool(true)), || format!("{name} is suspended"))?;
+        ensure(!is_suspended(cluster), || format!("{name} is suspended"))?;
         check_spec(cluster, wanted).map_err(|what| format!("{name} differs from the desired spec in {what}"))?;
-        let of_cluster = |pod: &&Value| text(pod, "/metadata/labels/ray.io~1cluster") == name;
-        let pods: Vec<_> = self.of_kind("Pod").filter(of_cluster).collect();
+        let pods: Vec<_> = self.pods_of_cluster(name).collect();
         // Replicas set by an autoscaler while the cluster was replaced may be lost, so the spec of
         // the cluster counts.
         let groups = cluster.pointer("/spec/workerGroupSpecs").and_then(Value::as_array);
@@ -165,11 +187,20 @@ impl<'a> ActualState<'a> {
         Ok(pods)
     }
 
+    fn pods_of_cluster(&self, name: &str) -> impl Iterator<Item = &'a Value> {
+        self.of_kind("Pod").filter(move |pod| text(pod, "/metadata/labels/ray.io~1cluster") == name)
+    }
+
     /// Checks that exactly one Workload of the job is admitted and covers exactly these pods.
     fn check_quota(&self, job: &Value, queue: Option<&str>, pods: &[&Value]) -> Result<(), String> {
         let slices = self.slices(job);
         let Some(queue) = queue else {
-            return ensure(slices.is_empty(), || format!("has no queue, and has Workloads {:?}", names(&slices)));
+            // The pods that started in a queue use its quota until they end.
+            let is_held = |slice: &&Value| slice.pointer("/metadata/deletionTimestamp").is_some();
+            let are_of_queue = pods.iter().any(|pod| pod.pointer("/metadata/labels/kueue.x-k8s.io~1podset").is_some());
+            return ensure(slices.iter().all(|slice| is_held(slice) && are_of_queue), || {
+                format!("has no queue, and has Workloads {:?}", names(&slices))
+            });
         };
         let [slice] = slices[..] else { return Err(format!("has Workloads {:?}, expected one", names(&slices))) };
         let name = text(slice, "/metadata/name");
@@ -283,6 +314,15 @@ fn check_observed(object: &Value) -> Result<(), String> {
     ensure(object.pointer("/metadata/deletionTimestamp").is_none(), || "is terminating".into())?;
     let seen = object.pointer("/status/observedGeneration") == object.pointer("/metadata/generation");
     ensure(seen, || "its last change was not observed".into())
+}
+
+fn is_suspended(object: &Value) -> bool {
+    object.pointer("/spec/suspend") == Some(&Value::Bool(true))
+}
+
+/// Returns the LocalQueue that an object names, if any.
+fn queue_of(object: &Value) -> Option<&str> {
+    Some(text(object, "/metadata/labels/kueue.x-k8s.io~1queue-name")).filter(|queue| !queue.is_empty())
 }
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {

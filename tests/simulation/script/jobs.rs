@@ -2,6 +2,7 @@
 
 use fastrand::Rng;
 
+use super::cluster_step::RayAction;
 use super::desired_state::DesiredState;
 use super::generate::random_requests;
 use super::job_step::{BatchJob, Completions, Creation, JobAction, PodState, Propagation};
@@ -9,8 +10,8 @@ use super::setup::{Priority, Queue, Quota, ResourceAmounts, Setup, WithinCluster
 use super::step::{Delay, Script, ScriptStep, StopPolicy, UserAction};
 use crate::rng::SeededRandom;
 
-/// Queues of the Jobs, each with a ClusterQueue of its own.
-const QUEUES: [&str; 2] = ["team-a", "team-b"];
+/// Queues of the jobs, each with a ClusterQueue of its own.
+pub(super) const JOB_QUEUES: [&str; 2] = ["team-a", "team-b"];
 /// Names of Jobs, in order of creation.
 const JOBS: [&str; 4] = ["sum", "drain", "index", "late"];
 /// Maximum delay between actions in a busy system, in milliseconds.
@@ -26,7 +27,7 @@ impl Script {
         let jobs: Vec<BatchJob> =
             JOBS.iter().take(rng.usize(1..JOBS.len())).map(|name| random_job(rng, name)).collect();
         let demand = jobs.iter().fold(ResourceAmounts::default(), |sum, job| sum.plus(job.total_requests()));
-        let mut author = JobScriptBuilder { script: Self { setup: setup(rng, demand), steps: Vec::new() } };
+        let mut author = JobScriptBuilder { script: Self { setup: two_queues(rng, demand), steps: Vec::new() } };
         for job in jobs {
             author.push(rng, UserAction::Job(JobAction::Put(job)));
         }
@@ -78,6 +79,11 @@ fn random_action(desired: &DesiredState, rng: &mut Rng, demand: ResourceAmounts)
             } else {
                 UserAction::StopQueue { queue, policy }
             };
+        }
+        5 => {
+            if let Some(job) = rng.choice(desired.jobs.keys()) {
+                return UserAction::Ray(RayAction::DeleteWorkloads { job: job.clone() });
+            }
         }
         _ => {}
     }
@@ -146,22 +152,24 @@ fn random_parallelism(rng: &mut Rng) -> u32 {
     if rng.u32(0..6) == 0 { 0 } else { rng.u32(1..=MAX_PARALLELISM) }
 }
 
-fn any_queue(rng: &mut Rng) -> String {
+/// Returns one of the queues, most often the first.
+pub(super) fn any_queue(rng: &mut Rng) -> String {
     let queue = usize::from(rng.u32(0..4) == 0);
-    QUEUES[queue].to_owned()
+    JOB_QUEUES[queue].to_owned()
 }
 
 /// Returns a part of the amounts.
-fn less(rng: &mut Rng, amounts: ResourceAmounts) -> ResourceAmounts {
+pub(super) fn less(rng: &mut Rng, amounts: ResourceAmounts) -> ResourceAmounts {
     let percent = rng.u32(20..90);
     let part = |amount: u32| amount * percent / 100;
     ResourceAmounts { cpu: part(amounts.cpu), memory: part(amounts.memory), gpu: amounts.gpu }
 }
 
-fn setup(rng: &mut Rng, demand: ResourceAmounts) -> Setup {
+/// Returns a setup of two queues for this demand, sometimes with less quota or in a cohort.
+pub(super) fn two_queues(rng: &mut Rng, demand: ResourceAmounts) -> Setup {
     let nominal = [demand.times(2), demand, less(rng, demand)][rng.usize(0..3)];
-    let mut setup = Setup::with_one_queue(QUEUES[0], nominal);
-    setup.queues.push(Queue { name: QUEUES[1].to_owned(), ..setup.queues[0].clone() });
+    let mut setup = Setup::with_one_queue(JOB_QUEUES[0], nominal);
+    setup.queues.push(Queue { name: JOB_QUEUES[1].to_owned(), ..setup.queues[0].clone() });
     let cohort = rng.bool().then(|| "all".to_owned());
     for queue in &mut setup.queues {
         queue.cohort.clone_from(&cohort);

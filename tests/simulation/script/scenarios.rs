@@ -260,7 +260,7 @@ fn standalone_cluster(author: &mut ScriptBuilder, rng: &mut Rng) {
 /// Deletes the standalone RayCluster, sometimes without its pods, which are deleted later.
 fn delete_cluster(author: &mut ScriptBuilder, rng: &mut Rng) {
     let (cluster, orphan) = (STANDALONE_CLUSTER.to_owned(), rng.u32(0..3) == 0);
-    author.push_action(rng, UserAction::DeleteCluster { cluster: cluster.clone(), orphan });
+    author.push_action(rng, UserAction::DeleteCluster { cluster: cluster.clone(), orphan, foreground: false });
     if orphan {
         author.push_at_rest(UserAction::DeleteOrphans { cluster });
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cluster_step::RayAction;
 use super::job_step::JobAction;
 use super::setup::{Quota, ResourceAmounts, Setup, is_false};
 
@@ -123,6 +124,9 @@ pub(crate) enum UserAction {
         /// Leaves its pods, Services and Workloads without an owner.
         #[serde(default, skip_serializing_if = "is_false")]
         orphan: bool,
+        /// Deletes its pods before it, unless they are orphaned.
+        #[serde(default, skip_serializing_if = "is_false")]
+        foreground: bool,
     },
     /// Deletes what a deleted RayCluster has left without an owner, except for its Workloads.
     DeleteOrphans {
@@ -131,6 +135,8 @@ pub(crate) enum UserAction {
     },
     /// Acts on a batch/v1 Job.
     Job(JobAction),
+    /// Acts on a RayCluster or RayService.
+    Ray(RayAction),
     /// Sets the quota of a ClusterQueue.
     SetQuota {
         /// Name of the queue.

@@ -1,12 +1,14 @@
 //! I4: a slice reserves quota before its predecessor releases it. The pair is always counted
 //! exactly once.
 
+use kube::ResourceExt;
 use sluice_api::condition::is_true;
 use sluice_api::kueue::Workload;
+use sluice_api::ray::RayCluster;
 
 use super::{
-    Invariant, Violation, clusters_of_job, counts_toward_usage, holds_quota, is_live, is_unsuspended, object_key,
-    owner_uid, slices_of_job,
+    Invariant, QUEUE_NAME_LABEL, Violation, clusters_of_job, counts_toward_usage, holds_quota, is_live, is_unsuspended,
+    object_key, owner_uid, slices_of_job,
 };
 use crate::history::State;
 
@@ -37,15 +39,16 @@ fn counted_twice(state: &State, job: &str) -> Vec<Violation> {
 }
 
 /// Checks that quota released by a slice is held by another one while the job has unsuspended
-/// clusters. Evicted slices are exempt.
+/// clusters in a queue. Evicted slices are exempt.
 fn released_without_successor(state: &State, job: &str, was: &Workload, workload: &Workload) -> Vec<Violation> {
     let conditions = |workload: &Workload| workload.status.clone().unwrap_or_default().conditions;
     let evicted = is_true(&conditions(was), "Evicted") || is_true(&conditions(workload), "Evicted");
+    let is_queued = |cluster: &&RayCluster| cluster.labels().contains_key(QUEUE_NAME_LABEL);
     let mut open = clusters_of_job(state, job).filter(|cluster| is_unsuspended(cluster) && is_live(cluster));
     if evicted {
         return Vec::new();
     }
-    let Some(open) = open.next() else { return Vec::new() };
+    let Some(open) = open.find(is_queued) else { return Vec::new() };
     if slices_of_job(state, job).any(holds_quota) {
         return Vec::new();
     }

@@ -191,6 +191,7 @@ impl InvariantChecker {
                 let was = self.state.ray_clusters.get(&object_key(cluster)).cloned();
                 self.state.apply(change);
                 let Some(was) = was.filter(|_| !change.deleted) else { return Vec::new() };
+                self.pods.observe_cluster(&was, cluster, change.observed_at);
                 let opened = !is_unsuspended(&was) && is_unsuspended(cluster);
                 let mut found = if opened { gate::check(&self.state, cluster) } else { Vec::new() };
                 found.extend(truth::check_cluster(&was, cluster));
@@ -361,18 +362,18 @@ pub fn is_live(cluster: &RayCluster) -> bool {
 }
 
 /// Returns the uid of the job that a cluster belongs to: that of its controller if it is a queued
-/// RayService, a RayJob, or a deleted job whose slices cover the cluster; else its own.
+/// RayService, a RayJob, or a job whose slices cover the cluster, although it is deleted or has left its
+/// queue; else its own.
 pub fn job_uid(state: &State, cluster: &RayCluster) -> String {
     let own = cluster.uid().unwrap_or_default();
     let Some(owner) = controller(cluster).filter(|owner| owner.api_version.starts_with("ray.io/")) else { return own };
     let key = format!("{}/{}", cluster.namespace().unwrap_or_default(), owner.name);
     let service = state.ray_services.get(&key).filter(|service| service.metadata.uid.as_ref() == Some(&owner.uid));
-    let covers = match (owner.kind.as_str(), service) {
-        ("RayJob", _) => true,
-        ("RayService", Some(service)) => service.labels().contains_key(QUEUE_NAME_LABEL),
-        ("RayService", None) => {
-            slices_of_job(state, &owner.uid).any(|slice| holds_quota(slice) && mentions(slice, &own))
-        }
+    let is_queued = service.is_some_and(|service| service.labels().contains_key(QUEUE_NAME_LABEL));
+    let covers = match owner.kind.as_str() {
+        "RayJob" => true,
+        "RayService" if is_queued => true,
+        "RayService" => slices_of_job(state, &owner.uid).any(|slice| holds_quota(slice) && mentions(slice, &own)),
         _ => false,
     };
     if covers { owner.uid.clone() } else { own }

@@ -31,7 +31,7 @@ pub(super) struct PodTracker {
     by_cluster: BTreeMap<String, BTreeMap<String, RunnablePod>>,
     /// Template key of every existing pod, including gated and finished ones.
     template_keys: BTreeMap<String, BTreeMap<String, TemplateKey>>,
-    /// Times at which Jobs came into a queue, by uid.
+    /// Times at which Jobs and clusters came into a queue, by uid.
     queued_at: BTreeMap<String, Timestamp>,
     /// Time within which the queue manager knows a change.
     decision_latency: Duration,
@@ -47,7 +47,7 @@ struct RunnablePod {
     pod_set: Option<String>,
     requests: Amounts,
     /// True if it may run without quota until the queue manager has stopped it: it was created without
-    /// a scheduling gate, or ungated before its Job came into a queue.
+    /// a scheduling gate, or ran before its Job or cluster came into a queue.
     is_exempt: bool,
 }
 
@@ -72,14 +72,29 @@ impl PodTracker {
         }
     }
 
+    /// Observes a change of a cluster from `was`. The pods that run when it comes into a queue may do so
+    /// without quota until the queue manager has stopped them.
+    pub(super) fn observe_cluster(&mut self, was: &RayCluster, cluster: &RayCluster, now: Timestamp) {
+        let is_queued = |cluster: &RayCluster| cluster.labels().contains_key(QUEUE_NAME_LABEL);
+        if is_queued(was) || !is_queued(cluster) {
+            return;
+        }
+        let uid = cluster.uid().unwrap_or_default();
+        for pod in self.by_cluster.get_mut(&uid).into_iter().flat_map(BTreeMap::values_mut) {
+            pod.is_exempt = true;
+        }
+        self.queued_at.insert(uid, now);
+    }
+
     /// Reports whether a pod that starts to run may do so without quota.
     fn is_exempt(&self, state: &State, uid: &str, pod: &Pod, now: Timestamp) -> bool {
+        let was_queued_late = self.queued_at.get(uid).is_some_and(|at| *at + self.decision_latency >= now);
         if !is_of_batch_job(pod) {
-            return false;
+            let is_queued = |cluster: &RayCluster| cluster.labels().contains_key(QUEUE_NAME_LABEL);
+            return was_queued_late || state.cluster_with_uid(uid).is_some_and(|cluster| !is_queued(cluster));
         }
         let is_new = self.template_keys.get(uid).is_none_or(|pods| !pods.contains_key(&object_key(pod)));
         let job = state.batch_job_with_uid(uid);
-        let was_queued_late = self.queued_at.get(uid).is_some_and(|at| *at + self.decision_latency >= now);
         is_new && job.is_some_and(|job| !has_gated_template(job))
             || job.is_some_and(|job| !names_queue(job))
             || was_queued_late
