@@ -28,13 +28,12 @@ impl Engine {
         let record = SliceRecord::from_workload(workload).unwrap_or_default();
         let clusters: Vec<PodOwnerId> =
             record.members.iter().map(|member| cluster_id(&key.namespace, member)).collect();
-        let is_used =
-            clusters.iter().any(|cluster| self.may_run_pods_on_quota(cluster) || self.has_orphaned_pods(cluster))
-                || clusters.iter().any(|cluster| {
-                    self.is_sole_cover_of(workload, cluster)
-                        || existing_cluster(&self.cluster_state, cluster)
-                            .is_some_and(|cluster| awaits_redis_cleanup(cluster))
-                });
+        let is_used = clusters.iter().any(|cluster| {
+            self.may_run_pods_on_quota(cluster)
+                || self.has_orphaned_pods(cluster)
+                || self.is_sole_cover_of(workload, cluster)
+                || existing_cluster(&self.cluster_state, cluster).is_some_and(|cluster| awaits_redis_cleanup(cluster))
+        });
         let is_used = is_used && !self.is_replaced(workload, &record);
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a cluster on this quota: the release waits for it.

@@ -282,6 +282,20 @@ fn slice_with_an_invalid_record_opens_no_gate() {
 }
 
 #[test]
+fn slice_deleted_by_hand_keeps_gates_open_and_opens_none() {
+    let (active, mut held) = serving();
+    held.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+
+    let open = job(vec![active]);
+    plan_for(&open, &[&held]);
+    assert_eq!(gate_writes(&open), []);
+
+    let closed = job(vec![cluster("a", 2, "1")]);
+    plan_for(&closed, &[&held]);
+    assert_eq!(gate_writes(&closed), []);
+}
+
+#[test]
 fn finalizer_of_a_deleted_workload_is_removed_once_no_pod_uses_its_quota() {
     let (_, held) = serving();
     let mut deleted = held;

@@ -55,6 +55,8 @@ fn job_goes_on_running_when_its_slice_is_deleted_by_hand(#[case] kind: &str, #[c
 
     // when the slice of the job is deleted,
     plane.delete("Workload", first.name.as_deref().unwrap_or_default());
+    plane.advance(4);
+    assert_eq!(plane.workload("chat").metadata.uid, first.uid, "the garbage collector may have deleted it");
     plane.advance(60);
 
     // then another slice covers the same pods, and the cluster still waits.
@@ -81,6 +83,21 @@ fn job_that_grows_goes_on_running_when_its_slice_is_deleted_by_hand() {
     plane.advance(60);
     assert!(plane.workloads("chat").iter().all(|slice| slice.metadata.uid != held.uid));
     assert_eq!(plane.live_pod_names(), running);
+}
+
+#[test]
+fn slice_deleted_by_hand_can_be_preempted_before_it_has_a_successor() {
+    // Given a cluster whose slice was just deleted,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_cluster(&mut plane, "chat", "low", 1);
+    plane.advance(20);
+    plane.delete("Workload", &plane.workload("chat").metadata.name.unwrap_or_default());
+    plane.advance(1);
+
+    // when a cluster of a higher priority needs its quota, then that one runs.
+    put_cluster(&mut plane, "urgent", "high", 1);
+    plane.advance(60);
+    assert_eq!((plane.ungated_pod_count("urgent"), plane.ungated_pod_count("chat")), (2, 0));
 }
 
 #[test]

@@ -179,6 +179,23 @@ fn cluster_is_queued_by_its_own_label_once_its_owner_leaves_the_queue() {
     assert_eq!(plane.most_running, 0);
 }
 
+#[test]
+fn running_cluster_is_charged_once_when_its_owner_leaves_the_queue() {
+    // Given a service that runs in a queue,
+    let mut plane = control_plane(Settings::default(), "8");
+    put_service(&mut plane, "chat", "low", "2.53.0");
+    plane.advance(60);
+    let child = plane.clusters_of_service("chat").remove(0);
+    let pods = plane.live_pod_names();
+    assert_eq!(pods.len(), 2);
+
+    // when it leaves the queue, then the slice of the service covers the pods as long as they run.
+    plane.apply("RayService", json!({"metadata": {"name": "chat", "labels": {(QUEUE_NAME_LABEL): null}}}));
+    plane.advance(60);
+    assert_eq!((plane.workloads("chat").len(), plane.workloads(&child).len()), (1, 0));
+    assert_eq!(plane.live_pod_names(), pods);
+}
+
 /// Creates a control plane with quota for the cluster of a RayJob, which KubeRay runs.
 pub(super) fn plane_with_ray_job() -> ControlPlane {
     let mut plane = control_plane(Settings::default(), "3").with_external_ray_operator();

@@ -94,3 +94,27 @@ fn service_that_leaves_its_queue_while_suspended_runs_without_quota_once_it_is_r
     let service = plane.object("RayService", "chat").to_string();
     assert!(!service.contains("sluice.dev/QuotaReserved") && !service.contains("sluice.dev/Admitted"), "{service}");
 }
+
+#[test]
+fn pods_created_after_a_cluster_left_its_queue_use_no_quota() {
+    // Given a cluster that leaves its queue suspended, and whose slice is deleted late,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_cluster(&mut plane, "mover", "low", 1);
+    plane.advance(20);
+    plane.delayed_kind = Some("Workload");
+    let labels = json!({(names::QUEUE_NAME_LABEL): null});
+    plane.apply("RayCluster", json!({"metadata": {"name": "mover", "labels": labels}, "spec": {"suspend": true}}));
+    plane.advance(20);
+    assert_eq!(plane.ungated_pod_count("mover"), 0);
+
+    // when it runs again before its slice is deleted,
+    plane.apply("RayCluster", json!({"metadata": {"name": "mover"}, "spec": {"suspend": false}}));
+    plane.advance(20);
+    assert_eq!((plane.ungated_pod_count("mover"), plane.workloads("mover").len()), (2, 1));
+    plane.delayed_kind = None;
+    plane.deliver_delayed_writes();
+    plane.advance(20);
+
+    // then the slice is gone, although pods run.
+    assert_eq!((plane.ungated_pod_count("mover"), plane.workloads("mover").len()), (2, 0));
+}

@@ -5,8 +5,8 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::super::fixtures::{TestCluster, cluster_with_patch, cluster_with_workers, worker};
-use super::{pod_of, ray_container, value, variable};
-use sluice_api::ray::RayCluster;
+use super::{created, pod_of, ray_container, value, variable};
+use sluice_api::ray::{RayCluster, names};
 use sluice_plan::WriteOp;
 
 const ULIMIT: &str = "ulimit -n ${RAY_START_ULIMIT_OPEN_FILES:-65536}; ";
@@ -95,6 +95,27 @@ fn pod_is_owned_by_its_cluster_and_blocks_its_deletion() {
     let owner = pod.owner_references().first().expect("an owner");
     assert_eq!((owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()), ("RayCluster", "demo", "uid-1"));
     assert_eq!((owner.controller, owner.block_owner_deletion), (Some(true), Some(true)));
+}
+
+#[rstest]
+#[case::of_the_cluster("default", "uid-1", 0)]
+#[case::of_an_earlier_cluster("default", "uid-0", 1)]
+#[case::forged_in_another_namespace("other", "uid-1", 1)]
+fn pod_that_lost_its_owner_is_told_by_the_uid_in_its_label(
+    #[case] namespace: &str,
+    #[case] uid: &str,
+    #[case] expected: usize,
+) {
+    // Given a cluster of a head, and a head without an owner,
+    let mut cluster = TestCluster::new(cluster_with_workers(0));
+    cluster.reconcile_until_stable();
+    let head = cluster.pods.values_mut().next().expect("a head");
+    head.metadata.owner_references = None;
+    head.metadata.namespace = Some(namespace.to_owned());
+    head.labels_mut().insert(names::CLUSTER_UID_LABEL.to_owned(), uid.to_owned());
+
+    // when the cluster is planned, then it creates a head unless this one is its own.
+    assert_eq!(created(&cluster.plan(), "Pod"), expected);
 }
 
 #[test]

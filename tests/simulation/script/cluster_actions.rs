@@ -3,12 +3,10 @@
 use kube::ResourceExt;
 use kube::api::{ListParams, PropagationPolicy};
 use serde_json::{Value, json};
+use sluice_testkit::invariants::OPENED_BY_HAND_ANNOTATION;
 
 use super::cluster_step::RayAction;
-use super::executor::{Executor, ignore_not_found};
-
-/// Annotation of a cluster whose gate was opened by hand. It tells the invariants that Sluice did not.
-const OPENED_BY_HAND: &str = "test.sluice.dev/opened-by-hand";
+use super::executor::Executor;
 
 impl Executor<'_> {
     /// Executes an action.
@@ -19,14 +17,15 @@ impl Executor<'_> {
         match act {
             RayAction::SetQueue { kind, name, queue, suspend } => {
                 let labels = json!({"kueue.x-k8s.io/queue-name": queue});
-                let mut change = json!({"metadata": {"labels": labels, "annotations": {OPENED_BY_HAND: null}}});
+                let mut change =
+                    json!({"metadata": {"labels": labels, "annotations": {OPENED_BY_HAND_ANNOTATION: null}}});
                 if *suspend {
                     change["spec"]["suspend"] = true.into();
                 }
                 self.merge(kind.as_str(), name, change).await
             }
             RayAction::Suspend { cluster, suspend } => {
-                let mark = json!({OPENED_BY_HAND: (!suspend).then_some("true")});
+                let mark = json!({OPENED_BY_HAND_ANNOTATION: (!suspend).then_some("true")});
                 let change = json!({"metadata": {"annotations": mark}, "spec": {"suspend": suspend}});
                 self.merge("RayCluster", cluster, change).await
             }
@@ -42,7 +41,6 @@ impl Executor<'_> {
                 }
                 Ok(())
             }
-            RayAction::DeleteWorkloads { job } => self.delete_workloads(job).await,
         }
     }
 
@@ -58,11 +56,11 @@ impl Executor<'_> {
         Ok(owners.collect())
     }
 
-    async fn delete_workloads(&self, job: &str) -> Result<(), kube::Error> {
+    /// Deletes the Workloads of a job.
+    pub(super) async fn delete_workloads(&self, job: &str) -> Result<(), kube::Error> {
         for workload in self.api("Workload").list(&ListParams::default()).await? {
             if workload.owner_references().iter().any(|owner| owner.name == job) {
-                let name = workload.name_any();
-                ignore_not_found(self.api("Workload").delete(&name, &kube::api::DeleteParams::background()).await)?;
+                self.delete("Workload", &workload.name_any(), PropagationPolicy::Background).await?;
             }
         }
         Ok(())

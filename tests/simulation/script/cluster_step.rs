@@ -39,11 +39,6 @@ pub(crate) enum RayAction {
         /// Maximum number.
         count: usize,
     },
-    /// Deletes the Workloads of a job by hand.
-    DeleteWorkloads {
-        /// Name of the job.
-        job: String,
-    },
 }
 
 /// A kind of Ray objects that are jobs.

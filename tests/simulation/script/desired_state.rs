@@ -88,7 +88,7 @@ impl DesiredState {
             UserAction::DeleteCluster { cluster, .. } => {
                 self.clusters.remove(cluster);
             }
-            UserAction::DeleteOrphans { .. } => {}
+            UserAction::DeleteOrphans { .. } | UserAction::DeleteWorkloads { .. } => {}
             UserAction::Job(act) => self.apply_to_job(act),
             UserAction::Ray(act) => self.apply_to_ray(act),
             UserAction::SetQuota { queue, quotas } => {
@@ -136,7 +136,7 @@ impl DesiredState {
             RayAction::SetOwner { cluster, owned } => {
                 self.clusters.get_mut(cluster).into_iter().for_each(|cluster| cluster.owned = *owned);
             }
-            RayAction::Suspend { .. } | RayAction::DeletePods { .. } | RayAction::DeleteWorkloads { .. } => {}
+            RayAction::Suspend { .. } | RayAction::DeletePods { .. } => {}
         }
     }
 

@@ -129,6 +129,7 @@ impl<'a> Executor<'a> {
             UserAction::DeleteOrphans { cluster } => self.delete_orphans(cluster).await,
             UserAction::Job(act) => self.execute_on_job(act).await,
             UserAction::Ray(act) => self.execute_on_ray(act).await,
+            UserAction::DeleteWorkloads { job } => self.delete_workloads(job).await,
             UserAction::SetQuota { queue, quotas } => {
                 let change = json!({"spec": {"resourceGroups": self.place.resource_groups(quotas)}});
                 self.merge("ClusterQueue", &self.place.cluster_scoped_name(queue), change).await
@@ -255,8 +256,7 @@ impl<'a> Executor<'a> {
     }
 }
 
-/// Returns Ok for an object that does not exist.
-pub(super) fn ignore_not_found<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
+fn ignore_not_found<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match answer {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         answer => answer.map(drop),

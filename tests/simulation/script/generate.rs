@@ -248,6 +248,16 @@ fn random_queue(
     }
 }
 
+/// Asserts that a script is the same after it was written to a file and read.
+#[cfg(test)]
+pub(super) fn assert_round_trips(script: &Script) {
+    let text = serde_saphyr::to_string(script).expect("a script is plain data");
+
+    let read: Script = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{text}{error}"));
+
+    assert_eq!(&read, script, "{text}");
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -260,13 +270,7 @@ mod tests {
 
     #[test]
     fn a_script_round_trips_through_yaml() {
-        for script in scripts(ScriptOptions::FULL) {
-            let text = serde_saphyr::to_string(&script).expect("a script is plain data");
-
-            let read: Script = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{text}{error}"));
-
-            assert_eq!(read, script, "{text}");
-        }
+        scripts(ScriptOptions::FULL).for_each(|script| assert_round_trips(&script));
     }
 
     #[test]

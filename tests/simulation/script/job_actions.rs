@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use kube::api::{DynamicObject, ListParams, PropagationPolicy};
 use serde_json::{Value, json};
 use sluice_jobframework::managed::ManagementState;
+use sluice_testkit::invariants::OPENED_BY_HAND_ANNOTATION;
 use sluice_webhook::mutate::{self, MutationContext};
 
 use super::executor::Executor;
@@ -71,12 +72,12 @@ impl Executor<'_> {
             JobAction::Scale { job, parallelism } => self.scale_job(job, *parallelism).await,
             JobAction::Suspend { job, suspend } => {
                 // The mark tells the invariants that Sluice did not open this gate.
-                let mark = json!({"test.sluice.dev/opened-by-hand": (!suspend).then_some("true")});
+                let mark = json!({OPENED_BY_HAND_ANNOTATION: (!suspend).then_some("true")});
                 let change = json!({"metadata": {"annotations": mark}, "spec": {"suspend": suspend}});
                 self.merge("Job", job, change).await
             }
             JobAction::SetQueue { job, queue, suspend } => {
-                let mark = json!({"test.sluice.dev/opened-by-hand": null});
+                let mark = json!({OPENED_BY_HAND_ANNOTATION: null});
                 let labels = json!({"kueue.x-k8s.io/queue-name": queue});
                 let mut change = json!({"metadata": {"labels": labels, "annotations": mark}});
                 if *suspend {

@@ -137,6 +137,11 @@ pub(crate) enum UserAction {
     Job(JobAction),
     /// Acts on a RayCluster or RayService.
     Ray(RayAction),
+    /// Deletes the Workloads of a job.
+    DeleteWorkloads {
+        /// Name of the job.
+        job: String,
+    },
     /// Sets the quota of a ClusterQueue.
     SetQuota {
         /// Name of the queue.

@@ -31,7 +31,7 @@ pub use truth::unexplained_waits;
 /// Label with the LocalQueue of a queued job.
 pub const QUEUE_NAME_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// Annotation of a job whose gate a test opens by hand.
-const OPENED_BY_HAND_ANNOTATION: &str = "test.sluice.dev/opened-by-hand";
+pub const OPENED_BY_HAND_ANNOTATION: &str = "test.sluice.dev/opened-by-hand";
 const JOB_UID_LABEL: &str = "kueue.x-k8s.io/job-uid";
 const REPLACEMENT_FOR_ANNOTATION: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 
