@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::{Resource, ResourceExt};
 use sluice_api::kueue::Workload;
-use sluice_api::ray::RayCluster;
-use sluice_plan::ObjectKey;
+use sluice_api::ray::{RayCluster, RayJob};
+use sluice_jobframework::slice_record::SliceRecord;
+use sluice_plan::{ObjectKey, ObjectRef};
 
 use super::cluster_state::{self, ClusterState, PodOwnerId};
 use super::planner_key::JobKey;
@@ -25,6 +27,18 @@ pub(super) fn existing_cluster<'a>(state: &'a ClusterState, cluster: &PodOwnerId
 pub(super) fn owning_job_key(workload: &Workload) -> Option<JobKey> {
     let owner = workload.owner_references().iter().find(|owner| owner.controller == Some(true))?;
     JobKey::of_kind(&owner.kind, ObjectKey::new(workload.namespace().unwrap_or_default(), owner.name.clone()))
+}
+
+/// Returns the objects whose gates a slice opens: the RayClusters that it covers, or the job itself.
+pub(super) fn gated_objects(slice: &Workload) -> Vec<ObjectRef> {
+    match owning_job_key(slice) {
+        Some(JobKey::BatchJob(job)) => vec![ObjectRef::named::<BatchJob>(slice.namespace(), job.name)],
+        Some(JobKey::RayJob(job)) => vec![ObjectRef::named::<RayJob>(slice.namespace(), job.name)],
+        _ => {
+            let members = SliceRecord::from_workload(slice).unwrap_or_default().members.into_iter();
+            members.map(|member| ObjectRef::named::<RayCluster>(slice.namespace(), member.name)).collect()
+        }
+    }
 }
 
 /// Reports whether the job that controls a Workload exists.

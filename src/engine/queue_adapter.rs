@@ -7,14 +7,12 @@ use jiff::Timestamp;
 use kube_core::ResourceExt;
 
 use super::cluster_state::{Change, ClusterState, Object};
+use super::owners::gated_objects;
 use super::planner_key::PlannerKey;
 use super::{WriteError, finalizers, workload_events};
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
-use sluice_api::ray::RayCluster;
-use sluice_jobframework::slice_record::SliceRecord;
-use sluice_plan::ObjectKey;
-use sluice_plan::{ObjectRef, Plan, Write, WriteOp, WriteRank};
+use sluice_plan::{ObjectKey, Plan, Write, WriteOp, WriteRank};
 use sluice_queue::log::Recorder;
 use sluice_queue::pending::PendingCause;
 use sluice_queue::{self as queue, Decision, DecisionTarget, Input, WorkloadCounts, status};
@@ -125,11 +123,11 @@ impl QueueAdapter {
                 }
                 let status = decided.status.as_ref();
                 if let Some(write) = status.and_then(|status| Write::patch_status(workload, status)) {
-                    // No cluster may be unsuspended on a slice that was just evicted, even
-                    // partially (invariant I2).
+                    // Nothing may be unsuspended on a slice that was just evicted, even partially
+                    // (invariant I2).
                     plan.write(match &effect {
-                        Decision::Evict { .. } | Decision::PreemptPart { .. } => {
-                            write.blocked_while_in_flight(covered_clusters(workload))
+                        Decision::Evict { .. } | Decision::Deactivate { .. } | Decision::PreemptPart { .. } => {
+                            write.blocked_while_in_flight(gated_objects(workload))
                         }
                         Decision::Pending { cause, .. } => write.ranked(pending_rank(workload, cause)),
                         Decision::Admit { .. } => {
@@ -241,12 +239,6 @@ fn carry_over_execution_time(slice: &mut Workload, replaced: Option<&Workload>, 
     {
         status.accumulated_past_execution_time_seconds = status::execution_time(replaced, now);
     }
-}
-
-/// Iterates over the clusters that a slice covers.
-fn covered_clusters(slice: &Workload) -> impl Iterator<Item = ObjectRef> {
-    let members = SliceRecord::from_workload(slice).unwrap_or_default().members.into_iter();
-    members.map(|member| ObjectRef::named::<RayCluster>(slice.namespace(), member.name))
 }
 
 /// Returns the planner that writes the decisions about a target.

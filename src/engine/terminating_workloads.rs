@@ -8,7 +8,7 @@ use kube_core::ResourceExt;
 use super::Engine;
 use super::cluster_state::PodOwnerId;
 use super::job_context::cluster_id;
-use super::owners::existing_cluster;
+use super::owners::{existing_cluster, gated_objects};
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
 use sluice_api::ray::names::CLUSTER_UID_LABEL;
@@ -17,7 +17,7 @@ use sluice_jobframework::members::is_live;
 use sluice_jobframework::ray_cluster::awaits_redis_cleanup;
 use sluice_jobframework::slice_record::SliceRecord;
 use sluice_jobframework::slices;
-use sluice_plan::{ObjectKey, ObjectRef, Plan};
+use sluice_plan::{ObjectKey, Plan};
 
 impl Engine {
     /// Plans the removal of the finalizer of a Workload that is being deleted.
@@ -36,10 +36,9 @@ impl Engine {
         });
         let is_used = is_used && !self.is_replaced(workload, &record);
         let mut plan = jobframework::release_finalizer(workload, is_used);
-        // A write in flight may be unsuspending a cluster on this quota: the release waits for it.
-        let clusters = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));
-        let clusters: Vec<ObjectRef> = clusters.map(|cluster| ObjectRef::of(cluster.as_ref())).collect();
-        plan.writes = plan.writes.into_iter().map(|write| write.blocked_while_in_flight(clusters.clone())).collect();
+        // A write in flight may be unsuspending a job on this quota: the release waits for it.
+        let gated = gated_objects(workload);
+        plan.writes = plan.writes.into_iter().map(|write| write.blocked_while_in_flight(gated.clone())).collect();
         plan
     }
 

@@ -57,7 +57,13 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
                 plan.wake_by(due);
                 Ok(())
             }
-            None => request_slice(request, slices, &pending, Some(held), plan),
+            None => {
+                let still_wanted = held.record.intersection(&wanted.record);
+                if !still_wanted.members.is_empty() && !retains_surplus(held, request) {
+                    resize_held(held, still_wanted, request, plan);
+                }
+                request_slice(request, slices, &pending, Some(held), plan)
+            }
         },
         Some(held) if held.is_of_another_queue(context.job) && context.is_stopped(request.members) => {
             plan.write(Write::delete(held.workload));

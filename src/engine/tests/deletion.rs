@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::control_plane::ControlPlane;
-use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster, put_service};
+use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster, put_service, scale_cluster, set_quota};
 use sluice_api::kueue::names as kueue_names;
 use sluice_api::ray::names;
 use sluice_queue::Settings;
@@ -83,6 +83,27 @@ fn job_that_grows_goes_on_running_when_its_slice_is_deleted_by_hand() {
     plane.advance(60);
     assert!(plane.workloads("chat").iter().all(|slice| slice.metadata.uid != held.uid));
     assert_eq!(plane.live_pod_names(), running);
+}
+
+#[test]
+fn slice_deleted_by_hand_gives_back_the_quota_of_pods_that_are_gone() {
+    // Given a cluster of four pods in a queue whose quota was reduced to one, so that no successor fits,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_cluster(&mut plane, "chat", "low", 3);
+    plane.advance(20);
+    set_quota(&mut plane, "1");
+    let held = plane.workload("chat").metadata.uid;
+
+    // when its slice is deleted and the cluster shrinks to two pods,
+    plane.delete("Workload", &plane.workload("chat").metadata.name.unwrap_or_default());
+    scale_cluster(&mut plane, "chat", 1);
+    plane.advance(60);
+
+    // then these go on running, and the slice holds quota for no more.
+    let slices = plane.workloads("chat");
+    let slice = slices.iter().find(|slice| slice.metadata.uid == held).expect("two pods run on it");
+    assert_eq!(slice.spec.pod_sets.iter().map(|set| set.count).sum::<i32>(), 2);
+    assert_eq!(plane.live_pod_names().len(), 2);
 }
 
 #[test]

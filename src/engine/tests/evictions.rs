@@ -30,15 +30,25 @@ fn is_serving(plane: &ControlPlane, name: &str) -> bool {
     plane.service(name).status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
 }
 
-#[test]
-fn job_is_not_evicted_while_it_is_being_unsuspended() {
+/// Creates a suspended batch Job that needs 2 CPUs.
+fn put_job(plane: &mut ControlPlane, name: &str) {
+    let container = json!({"name": "work", "resources": {"requests": {"cpu": "1"}}});
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
+    let spec = json!({"suspend": true, "parallelism": 2, "completions": 200, "template": template});
+    plane.apply("Job", json!({"metadata": job_metadata(name, "low"), "spec": spec}));
+}
+
+#[rstest]
+#[case::cluster("RayCluster", |plane: &mut ControlPlane| put_cluster(plane, "humble", "low", 1))]
+#[case::job("Job", |plane: &mut ControlPlane| put_job(plane, "humble"))]
+fn job_is_not_evicted_while_it_is_being_unsuspended(#[case] kind: &'static str, #[case] put: fn(&mut ControlPlane)) {
     // Given a job that was just admitted, with the write that unsuspends it in flight,
     let mut plane = control_plane(Settings::default(), "2");
     put_cluster(&mut plane, "first", "low", 1);
     plane.advance(10);
-    put_cluster(&mut plane, "humble", "low", 1);
+    put(&mut plane);
     plane.advance(10);
-    plane.delayed_kind = Some("RayCluster");
+    plane.delayed_kind = Some(kind);
     plane.delete("RayCluster", "first");
     plane.advance(10);
     assert_eq!(plane.slice_condition("humble", names::ADMITTED), status_and_reason("True", "Admitted"));
