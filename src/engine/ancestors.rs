@@ -17,7 +17,7 @@ use super::owners::is_controlled_by;
 use super::store::Store;
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
-use sluice_api::kueue::names::FINISHED;
+use sluice_api::kueue::names::{EVICTED, FINISHED};
 use sluice_api::ray::{RayCluster, RayJob, RayService};
 use sluice_jobframework::queue_name;
 use sluice_jobframework::ray_job::is_suspended;
@@ -107,14 +107,14 @@ impl Engine {
     }
 
     /// Returns the uid of the job that controls a cluster or did so, if one of its slices covers the
-    /// cluster. Called once that job is deleted or not queued.
+    /// cluster. Called once that job is deleted or not queued. The queue may still evict the slice: then
+    /// the queue name of the cluster itself counts, which stops it.
     fn former_job<'a>(&self, cluster: &'a RayCluster) -> Option<&'a str> {
         let owner = controlling_ray_owner(cluster)?;
         let uid = cluster.metadata.uid.as_deref()?;
         let covers = |slice: &Workload| {
-            let is_finished = condition::is_true(slice.conditions(), FINISHED);
-            !is_finished
-                && SliceRecord::from_workload(slice).is_some_and(|record| record.member_of_cluster(uid).is_some())
+            let is_over = [EVICTED, FINISHED].iter().any(|kind| condition::is_true(slice.conditions(), kind));
+            !is_over && SliceRecord::from_workload(slice).is_some_and(|record| record.member_of_cluster(uid).is_some())
         };
         let mut slices = self.cluster_state.workloads.by_index(&owner_key(&owner.uid));
         slices.any(|slice| covers(slice)).then_some(owner.uid.as_str())

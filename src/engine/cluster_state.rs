@@ -113,10 +113,10 @@ macro_rules! kinds {
                 }
             }
 
-            /// Applies a complete list of a scope; returns the changes.
-            pub fn relist(&mut self, listing: ObjectList, scope: &Scope) -> Vec<Change> {
+            /// Applies a complete list of a scope, taken at a resource version; returns the changes.
+            pub fn relist(&mut self, listing: ObjectList, scope: &Scope, version: u64) -> Vec<Change> {
                 match listing {
-                    $( ObjectList::$kind(objects) => relist_in(&mut self.$store, objects, scope), )*
+                    $( ObjectList::$kind(objects) => relist_in(&mut self.$store, objects, scope, version), )*
                 }
             }
 
@@ -253,9 +253,9 @@ impl Change {
     }
 }
 
-fn relist_in<K: WatchedKind>(store: &mut Store<K>, listed: Vec<Arc<K>>, scope: &Scope) -> Vec<Change> {
+fn relist_in<K: WatchedKind>(store: &mut Store<K>, listed: Vec<Arc<K>>, scope: &Scope, version: u64) -> Vec<Change> {
     let keys: BTreeSet<ObjectKey> = listed.iter().map(|object| ObjectKey::of(object.as_ref())).collect();
-    let absent = store.remove_unlisted(&keys, scope).into_iter();
+    let absent = store.remove_unlisted(&keys, scope, version).into_iter();
     let mut changes: Vec<Change> = absent.map(|before| Change { before: Some(K::wrap(before)), after: None }).collect();
     changes.extend(listed.into_iter().filter_map(|object| apply_to(store, object)));
     changes

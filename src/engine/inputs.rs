@@ -11,11 +11,22 @@ use super::cluster_state::{Object, ObjectList};
 #[derive(Debug, Clone)]
 pub enum EngineInput {
     /// A watch listed all objects in its scope.
-    Listed(Scope, ObjectList),
+    Listed {
+        /// Scope of the watch.
+        scope: Scope,
+        /// All objects of the scope.
+        objects: ObjectList,
+        /// Resource version of the list. Later changes follow as events.
+        version: u64,
+    },
     /// A watch observed a new or changed object.
     Applied(Object),
     /// A watch observed the deletion of an object.
     Deleted(Object),
+    /// A watch broke. The database of the API server may have been restored from a backup since.
+    WatchBroken(Scope),
+    /// After a watch broke, the API server is not at an older version than before.
+    HistoryVerified(Scope),
     /// A write completed, failed, or timed out.
     Written {
         /// Id of the write.

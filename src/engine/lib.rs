@@ -100,6 +100,8 @@ pub struct Engine {
     spec_cache: SpecCache,
     /// Scopes that still have to be listed before the first decision.
     unsynced_scopes: BTreeSet<Scope>,
+    /// Scopes whose watch broke, until the version of the API server is checked.
+    broken_scopes: BTreeSet<Scope>,
     queue_adapter: QueueAdapter,
     serve_observations: BTreeMap<ObjectKey, ServeObservation>,
     serve_calls_in_flight: BTreeSet<(ObjectKey, &'static str)>,
@@ -131,6 +133,7 @@ impl Engine {
             cluster_state: ClusterState::default(),
             spec_cache: SpecCache::default(),
             unsynced_scopes: scopes.into_iter().collect(),
+            broken_scopes: BTreeSet::new(),
             queue_adapter: QueueAdapter::new(settings),
             serve_observations: BTreeMap::new(),
             serve_calls_in_flight: BTreeSet::new(),
@@ -226,7 +229,7 @@ impl Engine {
         for event in events {
             self.handle_event(now, event, &mut effects);
         }
-        if !self.is_synced() || self.is_draining {
+        if !self.may_decide() || self.is_draining {
             return effects;
         }
         // The scheduler decides first: planners write its decisions in the same step.
@@ -255,6 +258,12 @@ impl Engine {
         self.unsynced_scopes.is_empty()
     }
 
+    /// Reports whether decisions rest on the state that the API server has: it does not if that state was
+    /// restored from a backup, of which a broken watch is the first sign.
+    fn may_decide(&self) -> bool {
+        self.is_synced() && self.broken_scopes.is_empty()
+    }
+
     /// Stops planning, so that no write is in flight once the results of all sent writes arrive.
     pub fn drain(&mut self) {
         self.is_draining = true;
@@ -273,7 +282,7 @@ impl Engine {
             self.queue_adapter.next_deadline(),
             self.writes.next_deadline(),
         ];
-        if !self.is_synced() {
+        if !self.may_decide() {
             return None;
         }
         wakes.into_iter().flatten().min()
@@ -281,11 +290,14 @@ impl Engine {
 
     fn handle_event(&mut self, now: Timestamp, event: EngineInput, effects: &mut Vec<Command>) {
         match event {
-            EngineInput::Listed(scope, listing) => {
-                let changes = self.cluster_state.relist(listing, &scope);
+            EngineInput::Listed { scope, objects, version } => {
+                let changes = self.cluster_state.relist(objects, &scope, version);
                 self.unsynced_scopes.remove(&scope);
+                self.broken_scopes.remove(&scope);
                 changes.into_iter().for_each(|change| self.on_changed(now, &change));
             }
+            EngineInput::WatchBroken(scope) => drop(self.broken_scopes.insert(scope)),
+            EngineInput::HistoryVerified(scope) => drop(self.broken_scopes.remove(&scope)),
             EngineInput::Applied(object) => self.on_applied(now, object),
             EngineInput::Deleted(object) => {
                 if let Some(change) = self.cluster_state.remove(&object) {

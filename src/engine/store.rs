@@ -86,13 +86,16 @@ impl<K: Resource> Store<K> {
         self.detach(&key)
     }
 
-    /// Removes the objects of a scope that are missing from its complete list; returns them.
-    pub fn remove_unlisted(&mut self, listed: &BTreeSet<ObjectKey>, scope: &Scope) -> Vec<Arc<K>> {
+    /// Removes the objects of a scope that are missing from its complete list, taken at `version`; returns
+    /// them. An object with a later version was written while the list was under way.
+    pub fn remove_unlisted(&mut self, listed: &BTreeSet<ObjectKey>, scope: &Scope, version: u64) -> Vec<Arc<K>> {
         let is_known = |key: &ObjectKey| scope.namespace.as_ref().is_none_or(|namespace| key.namespace == *namespace);
         // Tombstones carry no labels, so a list filtered by label does not say which ones it
         // covers.
-        self.tombstones.retain(|key, _| scope.label.is_some() || !is_known(key));
-        let is_absent = |(key, held): &(&ObjectKey, &Arc<K>)| scope.covers(held.meta()) && !listed.contains(*key);
+        self.tombstones.retain(|key, deleted_at| scope.label.is_some() || !is_known(key) || *deleted_at > version);
+        let is_absent = |(key, held): &(&ObjectKey, &Arc<K>)| {
+            scope.covers(held.meta()) && !listed.contains(*key) && numeric_resource_version(held.as_ref()) <= version
+        };
         let absent: Vec<ObjectKey> = self.objects.iter().filter(is_absent).map(|(key, _)| key.clone()).collect();
         absent.iter().filter_map(|key| self.detach(key)).collect()
     }
@@ -222,13 +225,35 @@ mod tests {
         labeled.metadata.labels = labels;
         store.apply(Arc::new(labeled));
 
-        let gone = store.remove_unlisted(&BTreeSet::new(), &scope(Some("team")));
+        let gone = store.remove_unlisted(&BTreeSet::new(), &scope(Some("team")), 3);
 
         assert_eq!(
             gone.iter().map(|gone| ObjectKey::of(gone.as_ref())).collect::<Vec<_>>(),
             [ObjectKey::global("labeled")]
         );
         assert!(store.get(&ObjectKey::global("other")).is_some());
+    }
+
+    #[test]
+    fn objects_written_or_deleted_after_a_list_was_taken_stay_so() {
+        // Given an object created and one deleted after version 5, and one that is older,
+        let mut store = store();
+        store.apply(config_map("created", 6, "x"));
+        store.apply(config_map("deleted", 4, "x"));
+        store.remove(&config_map("deleted", 7, "x"));
+        store.apply(config_map("gone", 3, "x"));
+
+        // when a list of version 5 arrives, which has neither the created nor the older one,
+        let listed = BTreeSet::from([ObjectKey::global("deleted")]);
+        let gone = store.remove_unlisted(&listed, &scope(None), 5);
+
+        // then only the older one is removed, and the deleted one is not stored again.
+        assert_eq!(
+            gone.iter().map(|gone| ObjectKey::of(gone.as_ref())).collect::<Vec<_>>(),
+            [ObjectKey::global("gone")]
+        );
+        assert!(store.get(&ObjectKey::global("created")).is_some());
+        assert!(matches!(store.apply(config_map("deleted", 4, "x")), Applied::Stale));
     }
 
     #[test]
@@ -241,7 +266,7 @@ mod tests {
         assert_eq!(names_under(&store, "x"), ["b"]);
         assert_eq!(names_under(&store, "y"), ["a"]);
 
-        let gone = store.remove_unlisted(&BTreeSet::from([ObjectKey::global("a")]), &scope(None));
+        let gone = store.remove_unlisted(&BTreeSet::from([ObjectKey::global("a")]), &scope(None), 3);
         assert_eq!(gone.len(), 1);
         assert!(names_under(&store, "x").is_empty());
     }

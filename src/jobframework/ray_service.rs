@@ -14,6 +14,7 @@ use sluice_api::condition;
 use sluice_api::gateway_api::HTTPRoute;
 use sluice_api::job_conditions::QUOTA_RESERVED;
 use sluice_api::ray::RayService;
+use sluice_api::ray::names::TEMPLATE_SUSPENDED_ANNOTATION;
 use sluice_plan::{ObjectRef, Write};
 use sluice_rayservice::incremental::http_route::route_name;
 use sluice_rayservice::services::serve_service_name;
@@ -61,6 +62,7 @@ impl GenericJob for RayServiceAdapter<'_> {
         }
         let mut gated = self.service.clone();
         gated.spec.ray_cluster_config.suspend = Some(true);
+        gated.annotations_mut().insert(TEMPLATE_SUSPENDED_ANNOTATION.to_owned(), "true".to_owned());
         Write::patch(self.service, &gated)
     }
 
@@ -89,19 +91,26 @@ impl GenericJob for RayServiceAdapter<'_> {
     }
 
     /// The template of a service that was queued is no longer suspended: nothing would resume the
-    /// RayClusters created from it. A service that was queued shows it in a condition, or in the label of
-    /// a RayCluster. RayClusters without a queue follow the template: they may have been created before it
-    /// was changed.
+    /// RayClusters created from it. A service that was queued shows it in the annotation that came with
+    /// the suspension, in a condition, or in the label of a RayCluster. RayClusters without a queue follow
+    /// the template: they may have been created before it was changed.
     fn remove_gates(&self) -> Vec<Write> {
         let names_queue = |child: &&RayClusterAdapter<'_>| queue_name(&child.cluster.metadata).is_some();
-        let was_queued = condition::get(self.conditions(), QUOTA_RESERVED).is_some();
+        let was_queued = self.service.annotations().contains_key(TEMPLATE_SUSPENDED_ANNOTATION)
+            || condition::get(self.conditions(), QUOTA_RESERVED).is_some()
+            || self.clusters.iter().any(|child| names_queue(&child));
         let is_suspended = self.service.spec.ray_cluster_config.suspend == Some(true);
-        if is_suspended && !was_queued && !self.clusters.iter().any(|child| names_queue(&child)) {
+        if is_suspended && !was_queued {
             return Vec::new();
         }
         let mut opened = self.service.clone();
-        opened.spec.ray_cluster_config.suspend = None;
-        let template = is_suspended.then(|| Write::patch(self.service, &opened)).flatten();
+        if let Some(annotations) = &mut opened.metadata.annotations {
+            annotations.remove(TEMPLATE_SUSPENDED_ANNOTATION);
+        }
+        if is_suspended {
+            opened.spec.ray_cluster_config.suspend = None;
+        }
+        let template = Write::patch(self.service, &opened);
         let suspended = self.clusters.iter().filter(|child| child.cluster.spec.suspend == Some(true));
         let unqueued = suspended.filter(|child| !names_queue(child));
         let children = unqueued.filter_map(|child| child.set_gate(&child.cluster.name_any(), Gate::Open));

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::list_watch::HistoryLost;
 use sluice_webhook as webhook;
 
 /// Error that prevents the manager from starting or terminates it.
@@ -56,4 +57,16 @@ pub enum Error {
         /// Cause.
         source: io::Error,
     },
+    /// The API server is at an older version than before, so what was observed may no longer be true. A
+    /// restarted process observes everything again.
+    #[error("watching {kind}: {source}; starting again from what it has now")]
+    HistoryLost {
+        /// Kind of the watched objects.
+        kind: String,
+        /// Versions before and after.
+        source: HistoryLost,
+    },
+    /// The task of a watch panicked.
+    #[error("watching: {0}")]
+    WatchPanicked(#[source] tokio::task::JoinError),
 }

@@ -8,6 +8,7 @@ mod event_recorder;
 pub mod http;
 mod in_flight_limit;
 mod leader;
+mod list_watch;
 mod listing;
 mod pod_dry_runner;
 mod watches;
@@ -38,6 +39,7 @@ use decision_log::DecisionLog;
 pub use error::Error;
 use event_recorder::EventRecorder;
 use http::Readiness;
+pub use list_watch::HistoryLost;
 pub use listing::{ListError, list_objects};
 use pod_dry_runner::PodDryRunner;
 use sluice_api::gateway_api::{Gateway, GatewayClass, HTTPRoute};
@@ -172,7 +174,7 @@ struct Manager {
     metrics: Metrics,
     readiness: Readiness,
     /// Watch tasks, which are aborted on drop.
-    _watches: JoinSet<()>,
+    watches: JoinSet<Result<(), Error>>,
 }
 
 impl Manager {
@@ -215,7 +217,7 @@ impl Manager {
             event_sender: own_events,
             metrics,
             readiness,
-            _watches: tasks,
+            watches: tasks,
         })
     }
 
@@ -226,6 +228,7 @@ impl Manager {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
+                error = failed_watch(&mut self.watches) => return Err(error),
                 received = self.events.recv_many(&mut batch, MAX_BATCH) => if received == 0 { break },
                 () = sleep_until(wake) => {}
             }
@@ -360,6 +363,18 @@ fn dashboard_access(config: &ManagerConfig) -> DashboardAccess {
 /// Returns the `reportingInstance` of Events.
 fn reporting_instance() -> String {
     std::env::var("HOSTNAME").map_or_else(|_| "sluice".into(), |host| format!("sluice-{host}"))
+}
+
+/// Waits until a watch fails for good.
+async fn failed_watch(watches: &mut JoinSet<Result<(), Error>>) -> Error {
+    loop {
+        match watches.join_next().await {
+            Some(Ok(Err(error))) => return error,
+            Some(Ok(Ok(()))) => {}
+            Some(Err(error)) => return Error::WatchPanicked(error),
+            None => std::future::pending().await,
+        }
+    }
 }
 
 async fn sleep_until(at: Option<Instant>) {

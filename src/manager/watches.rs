@@ -1,22 +1,21 @@
 //! Watches every kind that the engine reads, and merges the watches into one stream of events.
 
-use futures::StreamExt;
-use kube::runtime::watcher::{self, watcher};
-use kube::runtime::{WatchStreamExt, watcher::Config};
 use kube::{Api, Client, Resource};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
+use crate::error::Error;
+use crate::list_watch::{ListWatch, ListWatchError, Observation};
 use sluice_engine::cluster_state::{WatchedKind, strip_and_wrap};
-use sluice_engine::{EngineInput, Scope, unused_fields};
+use sluice_engine::{EngineInput, Scope};
 
 /// Starts watches in the configured namespaces.
 pub(super) struct Watches {
     client: Client,
     events: mpsc::Sender<EngineInput>,
     namespaces: Vec<String>,
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Result<(), Error>>,
     scopes: Vec<Scope>,
 }
 
@@ -72,7 +71,7 @@ impl Watches {
     }
 
     /// Returns the scopes that have to be listed before the engine may decide, and the watch tasks.
-    pub(super) fn finish(self) -> (Vec<Scope>, JoinSet<()>) {
+    pub(super) fn finish(self) -> (Vec<Scope>, JoinSet<Result<(), Error>>) {
         (self.scopes, self.tasks)
     }
 
@@ -83,10 +82,9 @@ impl Watches {
         label: Option<&'static str>,
         kinds: CrdPresence,
     ) {
-        let config = label.map_or_else(Config::default, |label| Config::default().labels(label));
         let scope = Scope { kind: K::kind(&()).into_owned(), namespace, label };
         self.scopes.push(scope.clone());
-        self.tasks.spawn(forward(api, config, scope, kinds, self.events.clone()));
+        self.tasks.spawn(forward(ListWatch::new(api, label), scope, kinds, self.events.clone()));
     }
 }
 
@@ -101,53 +99,51 @@ enum CrdPresence {
 
 /// Forwards one watch until the receiver is dropped. A list is sent as a whole, since objects
 /// missing from it have been deleted.
+///
+/// # Errors
+/// If the API server went back in time: what was observed before may no longer be true.
 async fn forward<K: WatchedKind>(
-    api: Api<K>,
-    config: Config,
+    mut watch: ListWatch<K>,
     scope: Scope,
     kinds: CrdPresence,
     events: mpsc::Sender<EngineInput>,
-) {
-    let mut stream = watcher(api, config).default_backoff().boxed();
-    let mut listed = Vec::new();
+) -> Result<(), Error> {
     let mut is_listed = false;
-    while let Some(result) = stream.next().await {
-        let event = match result {
-            Ok(watcher::Event::Init) => {
-                listed.clear();
-                continue;
-            }
-            Ok(watcher::Event::InitApply(object)) => {
-                listed.push(unused_fields::strip(object));
-                continue;
-            }
-            Ok(watcher::Event::InitDone) => {
+    loop {
+        let event = match watch.next().await {
+            Ok(Observation::Listed(objects, version)) => {
                 is_listed = true;
-                EngineInput::Listed(scope.clone(), K::object_list(std::mem::take(&mut listed)))
+                EngineInput::Listed { scope: scope.clone(), objects: K::object_list(objects), version }
             }
-            Ok(watcher::Event::Apply(object)) => EngineInput::Applied(strip_and_wrap(object)),
-            Ok(watcher::Event::Delete(object)) => EngineInput::Deleted(strip_and_wrap(object)),
+            Ok(Observation::Applied(object)) => EngineInput::Applied(strip_and_wrap(object)),
+            Ok(Observation::Deleted(object)) => EngineInput::Deleted(strip_and_wrap(object)),
+            Ok(Observation::Verified) => EngineInput::HistoryVerified(scope.clone()),
+            Err(error @ ListWatchError::Broken(_)) => {
+                warn!(kind = scope.kind, %error, "checking the version of the API server before the next decision");
+                EngineInput::WatchBroken(scope.clone())
+            }
             // Objects that were listed before stay: only the deletion of each shows that it is gone.
             Err(error) if kinds == CrdPresence::Optional && !is_listed && is_crd_missing(&error) => {
                 info!(kind = scope.kind, "no CRD is installed for this kind; it is watched once there is one");
                 is_listed = true;
-                EngineInput::Listed(scope.clone(), K::object_list(Vec::new()))
+                EngineInput::Listed { scope: scope.clone(), objects: K::object_list(Vec::new()), version: 0 }
             }
             Err(error) if kinds == CrdPresence::Optional && is_crd_missing(&error) => {
                 debug!(kind = scope.kind, "still no CRD; retrying");
                 continue;
             }
+            Err(ListWatchError::HistoryLost(source)) => return Err(Error::HistoryLost { kind: scope.kind, source }),
             Err(error) => {
                 warn!(kind = scope.kind, %error, "watch failed; retrying");
                 continue;
             }
         };
         if events.send(event).await.is_err() {
-            return;
+            return Ok(());
         }
     }
 }
 
-fn is_crd_missing(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
+fn is_crd_missing(error: &ListWatchError) -> bool {
+    matches!(error, ListWatchError::List(kube::Error::Api(status)) if status.code == 404)
 }

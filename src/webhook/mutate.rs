@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use sluice_api::kueue::names;
 use sluice_api::kueue::names::ELASTIC_JOB_GATE;
+use sluice_api::ray::names::TEMPLATE_SUSPENDED_ANNOTATION;
 use sluice_jobframework::managed::{HoldReason, ManagementState};
 
 /// Returns the JSON patch (RFC 6902) for an object; None if it needs no change or isn't managed.
@@ -16,7 +17,7 @@ use sluice_jobframework::managed::{HoldReason, ManagementState};
 /// - A new managed RayJob is created suspended if an external operator runs it, unless it has a
 ///   `clusterSelector`.
 /// - A new managed RayService gets `suspend: true` in its cluster template, so that each of its
-///   RayClusters is created suspended.
+///   RayClusters is created suspended, and an annotation that says so.
 /// - A new managed RayCluster is created suspended, unless an external operator created it for a
 ///   RayJob. (KubeRay 1.7.0 copies the labels of a RayService to its children:
 ///   ray-operator/controllers/ray/rayservice_controller.go, `constructRayClusterForRayService`.)
@@ -41,9 +42,12 @@ pub fn patch(object: &Value, old: Option<&Value>, context: MutationContext) -> O
     let mut changes = Vec::new();
     if suspended && old.is_none() && !is_suspended {
         changes.push(json!({"op": "add", "path": format!("{parent}/suspend"), "value": true}));
+        if object.get("kind") == Some(&"RayService".into()) {
+            changes.push(add_to_metadata(object, "annotations", TEMPLATE_SUSPENDED_ANNOTATION, "true"));
+        }
     }
     if managed == ManagementState::OnHold(HoldReason::AssignDefaultQueue) {
-        changes.push(assign_default_queue(object));
+        changes.push(add_to_metadata(object, "labels", names::QUEUE_NAME_LABEL, names::DEFAULT_LOCAL_QUEUE));
     }
     changes.extend(templates.iter().filter_map(|(path, group)| add_gate(path, group, old)));
     (!changes.is_empty()).then(|| changes.into())
@@ -103,14 +107,13 @@ fn has_cluster_selector(ray_job: &Value) -> bool {
     ray_job.pointer("/spec/clusterSelector").and_then(Value::as_object).is_some_and(|labels| !labels.is_empty())
 }
 
-/// Returns the patch operation that assigns an object to the default LocalQueue.
-fn assign_default_queue(object: &Value) -> Value {
-    if object.pointer("/metadata/labels").is_some_and(Value::is_object) {
-        let path = format!("/metadata/labels/{}", names::QUEUE_NAME_LABEL.replace('/', "~1"));
-        json!({"op": "add", "path": path, "value": names::DEFAULT_LOCAL_QUEUE})
+/// Returns the patch operation that adds an entry to the labels or annotations of an object.
+fn add_to_metadata(object: &Value, field: &str, key: &str, value: &str) -> Value {
+    let path = format!("/metadata/{field}");
+    if object.pointer(&path).is_some_and(Value::is_object) {
+        json!({"op": "add", "path": format!("{path}/{}", key.replace('/', "~1")), "value": value})
     } else {
-        let labels = json!({names::QUEUE_NAME_LABEL: names::DEFAULT_LOCAL_QUEUE});
-        json!({"op": "add", "path": "/metadata/labels", "value": labels})
+        json!({"op": "add", "path": path, "value": {key: value}})
     }
 }
 
@@ -222,8 +225,15 @@ mod tests {
     #[case::no_template(object("RayService", json!({})), None)]
     #[case::invalid_template(service(json!([])), None)]
     fn new_queued_object_is_created_suspended(#[case] object: Value, #[case] path: Option<&str>) {
-        let expected = path.map(|path| json!([{"op": "add", "path": path, "value": true}]));
-        assert_eq!(patch(&object, None, BUILT_IN), expected);
+        let changes = |path: &str| {
+            let mut changes = vec![json!({"op": "add", "path": path, "value": true})];
+            if object["kind"] == "RayService" {
+                let annotations = json!({"sluice.dev/template-suspended": "true"});
+                changes.push(json!({"op": "add", "path": "/metadata/annotations", "value": annotations}));
+            }
+            Value::from(changes)
+        };
+        assert_eq!(patch(&object, None, BUILT_IN), path.map(changes));
     }
 
     #[rstest]
@@ -234,6 +244,7 @@ mod tests {
     ])))]
     #[case::default_queue(with(service(json!({})), "/metadata/labels", json!({"team": "a"})), ManagementState::OnHold(HoldReason::AssignDefaultQueue), Some(json!([
         {"op": "add", "path": "/spec/rayClusterConfig/suspend", "value": true},
+        {"op": "add", "path": "/metadata/annotations", "value": {"sluice.dev/template-suspended": "true"}},
         {"op": "add", "path": "/metadata/labels/kueue.x-k8s.io~1queue-name", "value": "default"},
     ])))]
     #[case::default_queue_and_suspended(with(cluster(json!({"suspend": true})), "/metadata/labels", Value::Null),

@@ -34,6 +34,11 @@ pub enum Fault {
     /// The watch breaks after this many milliseconds.
     #[serde(rename = "Breaks")]
     WatchBroken(u32),
+    /// Shows the state as it was up to this many milliseconds ago, unless it is the first list of a
+    /// process.
+    StaleList(u32),
+    /// Executed; the response is delayed by this many milliseconds, as that of a list with many pages.
+    ResponseDelayed(u32),
     /// The history is compacted, so a watch that resumes from an older version gets 410 Expired.
     #[serde(rename = "Forgotten")]
     HistoryCompacted,
@@ -63,6 +68,8 @@ pub struct FaultRates {
     watch_delayed: u32,
     watch_broken: u32,
     history_compacted: u32,
+    stale_list: u32,
+    response_delayed: u32,
 }
 
 impl FaultRates {
@@ -83,6 +90,8 @@ impl FaultRates {
             watch_delayed: rate([0, 100, 300, 600]),
             watch_broken: rate([0, 100, 300, 600]),
             history_compacted: rate([0, 50, 200, 400]),
+            stale_list: rate([0, 0, 100, 300]),
+            response_delayed: rate([0, 0, 100, 200]),
         }
     }
 
@@ -95,12 +104,19 @@ impl FaultRates {
         let lost = if draw.bool() { Fault::ResponseLost } else { Fault::NoResponse };
         let killed = if draw.bool() { Fault::KilledBefore } else { Fault::KilledAfter };
         let (slow, lags, breaks) = (draw.u32(100..15_000), draw.u32(50..6_000), draw.u32(0..60_000));
+        let mut left = draw.u32(0..1000);
+        let (age, transfer) = (draw.u32(10..20_000), draw.u32(10..5_000));
         let of_all = [(self.rejected, refused), (self.request_lost, Fault::RequestLost)];
         let of_class: &[(u32, Fault)] = match class {
             RequestKind::Write => {
                 &[(self.response_lost, lost), (self.delayed, Fault::Delayed(slow)), (self.killed, killed)]
             }
-            RequestKind::Read => &[(self.killed / 4, killed), (self.delayed, Fault::Delayed(slow))],
+            RequestKind::Read => &[
+                (self.killed / 4, killed),
+                (self.delayed, Fault::Delayed(slow)),
+                (self.stale_list, Fault::StaleList(age)),
+                (self.response_delayed, Fault::ResponseDelayed(transfer)),
+            ],
             RequestKind::Proxy => &[(self.response_lost, lost), (self.delayed, Fault::Delayed(slow))],
             RequestKind::Watch => &[
                 (self.watch_delayed, Fault::WatchDelayed(lags)),
@@ -109,7 +125,6 @@ impl FaultRates {
             ],
         };
         let mut odds = of_all.iter().chain(of_class);
-        let mut left = draw.u32(0..1000);
         let struck = odds.find(|(thousandths, _)| {
             let hit = left < *thousandths;
             left = left.saturating_sub(*thousandths);

@@ -76,6 +76,7 @@ impl ProcessRunner {
             wire_log: self.wire_log.clone(),
             random: self.random,
             killed,
+            received_lists: Arc::default(),
         };
         let client = wire.client();
         let never = CancellationToken::new();

@@ -1,5 +1,6 @@
 //! The connection between a client and the API server, with latency and faults.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -60,6 +61,8 @@ pub struct FaultyConnection {
     pub random: SeededRandom,
     /// Kills the process.
     pub killed: CancellationToken,
+    /// Lists that the process has received, by URI.
+    pub received_lists: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl FaultyConnection {
@@ -95,8 +98,8 @@ impl FaultyConnection {
         if is_dry_run(request.uri()) {
             return self.answer_dry_run(request, answer);
         }
-        let (number, fault) =
-            self.faults.lock().expect("one thread").next(request_kind(&request), is_gateway_request(&request));
+        let is_separate = is_gateway_request(&request) || is_history_check(&request);
+        let (number, fault) = self.faults.lock().expect("one thread").next(request_kind(&request), is_separate);
         let mut line = LogEntry::new(&request, fault);
         let mut draw = self.random.rng_for("latency", number);
         let (there, back) = (draw.u64(1..12), draw.u64(0..8));
@@ -128,6 +131,12 @@ impl FaultyConnection {
             Some(Fault::HistoryCompacted) => self.world.with(|world| world.api.compact()),
             _ => {}
         }
+        let is_repeated = request_kind(&request) == RequestKind::Read
+            && !self.received_lists.lock().expect("one thread").insert(request.uri().to_string());
+        let request = match fault {
+            Some(Fault::StaleList(millis)) if is_repeated => self.as_of(request, millis),
+            _ => request,
+        };
         let outcome = self.world.handle_request(request);
         match &outcome {
             RequestOutcome::Response(response) => line.set_response(response.status().as_u16(), response.body()),
@@ -144,6 +153,7 @@ impl FaultyConnection {
             Some(Fault::KilledAfter) => return self.kill(),
             Some(Fault::NoResponse) => return,
             Some(Fault::ResponseLost) => return drop(answer.send(Err("connection reset by peer".into()))),
+            Some(Fault::ResponseDelayed(millis)) => sleep_millis(millis.into()).await,
             _ => {}
         }
         sleep_millis(back).await;
@@ -152,6 +162,15 @@ impl FaultyConnection {
             RequestOutcome::Watch(watch) => self.watch_response(watch, number, fault),
         };
         drop(answer.send(Ok(answered)));
+    }
+
+    /// Changes a list to show the state as it was some time ago, or as far back as the history goes.
+    fn as_of(&self, mut request: Request<Bytes>, millis: u32) -> Request<Bytes> {
+        let at = self.world.time.now() - Duration::from_millis(millis.into());
+        let version = self.world.with(|world| world.api.version_at(at));
+        let uri = format!("{}&resourceVersionMatch=Exact&resourceVersion={version}", request.uri());
+        *request.uri_mut() = uri.parse().expect("a URI");
+        request
     }
 
     /// Answers a dry run at once: it stores nothing, so no fault of it leaves anything behind.
@@ -241,6 +260,12 @@ fn request_kind(request: &Request<Bytes>) -> RequestKind {
 /// True for requests of the Gateway API, which most histories do not use.
 fn is_gateway_request(request: &Request<Bytes>) -> bool {
     request.uri().path().contains(GATEWAY_GROUP)
+}
+
+/// True for lists of one object, which only tell the version of the API server.
+fn is_history_check(request: &Request<Bytes>) -> bool {
+    request.method() == Method::GET
+        && request.uri().query().unwrap_or_default().split('&').any(|part| part == "limit=1")
 }
 
 async fn collect_body(request: Request<Body>) -> Result<Request<Bytes>, BoxError> {

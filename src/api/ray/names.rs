@@ -74,6 +74,9 @@ pub const WORKER_GROUPS_ANNOTATION: &str = "ray.io/num-worker-groups";
 pub const DELETE_AFTER_ANNOTATION: &str = "sluice.dev/delete-after";
 /// Annotation of a child RayCluster: hash of the Serve config last applied to it.
 pub const SERVE_CONFIG_HASH_ANNOTATION: &str = "sluice.dev/serve-config-hash";
+/// Annotation of a RayService: `true` if Sluice suspended its cluster template, which it takes back when
+/// the service leaves its queue.
+pub const TEMPLATE_SUSPENDED_ANNOTATION: &str = "sluice.dev/template-suspended";
 /// Label of a pod of a queued RayCluster: uid of the cluster. The pod counts for that cluster even after
 /// it has lost its owner reference.
 pub const CLUSTER_UID_LABEL: &str = "sluice.dev/cluster-uid";

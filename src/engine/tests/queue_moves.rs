@@ -1,12 +1,13 @@
 //! Jobs that move to another queue.
 
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::batch_jobs::put_job;
 use super::control_plane::ControlPlane;
 use super::fixtures::{control_plane, put_cluster, put_service};
 use sluice_api::kueue::names;
+use sluice_api::ray::names::TEMPLATE_SUSPENDED_ANNOTATION;
 use sluice_queue::Settings;
 
 /// Adds a second queue, `other`, with quota for two pods.
@@ -93,6 +94,52 @@ fn service_that_leaves_its_queue_while_suspended_runs_without_quota_once_it_is_r
     assert!(plane.workloads("chat").is_empty());
     let service = plane.object("RayService", "chat").to_string();
     assert!(!service.contains("sluice.dev/QuotaReserved") && !service.contains("sluice.dev/Admitted"), "{service}");
+}
+
+/// The webhook suspends the template of a service, which may leave its queue before it has a condition.
+#[rstest]
+#[case::by_sluice(json!({(TEMPLATE_SUSPENDED_ANNOTATION): "true"}), 2)]
+#[case::by_its_owner(json!({}), 0)]
+fn template_that_sluice_suspended_is_opened_in_a_service_without_queue(
+    #[case] annotations: Value,
+    #[case] expected: usize,
+) {
+    // Given a service without a queue, with a suspended template,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_service(&mut plane, "other", "low", "2.53.0");
+    let mut spec = plane.object("RayService", "other")["spec"].clone();
+    spec["rayClusterConfig"]["suspend"] = json!(true);
+
+    // when it is created,
+    plane.apply("RayService", json!({"metadata": {"name": "chat", "annotations": annotations}, "spec": spec}));
+    plane.advance(60);
+
+    // then its cluster runs only if Sluice suspended the template.
+    let child = plane.clusters_of_service("chat").remove(0);
+    assert_eq!(plane.ungated_pod_count(&child), expected);
+    let service = plane.object("RayService", "chat");
+    assert!(!service.to_string().contains(TEMPLATE_SUSPENDED_ANNOTATION), "{service}");
+}
+
+#[test]
+fn cluster_of_a_service_that_left_its_queue_stops_when_the_queue_is_drained() {
+    // Given a service that leaves its queue while it runs, past the admission policies,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_service(&mut plane, "chat", "low", "2.53.0");
+    plane.advance(60);
+    let child = plane.clusters_of_service("chat").remove(0);
+    plane.apply("RayService", json!({"metadata": {"name": "chat", "labels": {(names::QUEUE_NAME_LABEL): null}}}));
+    plane.advance(20);
+    assert_eq!(plane.ungated_pod_count(&child), 2);
+
+    // when the queue, which its cluster still names, is drained,
+    plane.apply("LocalQueue", json!({"metadata": {"name": "lq"}, "spec": {"stopPolicy": "HoldAndDrain"}}));
+    plane.advance(60);
+
+    // then the cluster stops, and waits with a slice of its own.
+    assert_eq!(plane.ungated_pod_count(&child), 0);
+    assert!(plane.workloads("chat").is_empty());
+    assert_eq!(plane.workloads(&child).len(), 1);
 }
 
 #[test]

@@ -143,6 +143,15 @@ impl ApiServer {
         self.store.compact();
     }
 
+    /// Returns the version that was current at a time; the oldest one that can still be listed if that
+    /// version was compacted.
+    pub fn version_at(&self, at: Timestamp) -> u64 {
+        let log = self.store.log();
+        let later = log.partition_point(|change| change.time <= at);
+        let version = later.checked_sub(1).map_or(0, |last| log[last].version);
+        version.max(self.store.compacted()).max(1)
+    }
+
     /// Returns the encoded events of a watch since the last call.
     pub fn events(&self, watch: &mut Watch) -> Vec<Bytes> {
         watch.events(&self.store)

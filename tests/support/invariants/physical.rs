@@ -283,8 +283,11 @@ fn uid_of_named_cluster(state: &State, pod: &Pod) -> Option<String> {
 
 /// Returns the uid of the queued job that a cluster belongs to, or `None` for one without a queue.
 fn job_uid_of_cluster(state: &State, cluster: &str) -> Option<String> {
-    if let Some(cluster) = state.cluster_with_uid(cluster) {
-        return cluster.labels().contains_key(QUEUE_NAME_LABEL).then(|| job_uid(state, cluster));
+    if let Some(known) = state.cluster_with_uid(cluster) {
+        // Until its own slice is released, that covers a cluster that was queued before its owner.
+        let has_slice = slices_of_job(state, cluster).any(|slice| holds_quota(slice) && mentions(slice, cluster));
+        let job = || if has_slice { cluster.to_owned() } else { job_uid(state, known) };
+        return known.labels().contains_key(QUEUE_NAME_LABEL).then(job);
     }
     if let Some(queued) = queued_batch_job(state, cluster) {
         return queued;

@@ -1,0 +1,252 @@
+//! Lists the objects of one kind, then watches their changes.
+//!
+//! The watcher of kube 5 does not report the resource version of a list. Without it, an object created
+//! while the list was under way looks like a deleted one, and a database restored from a backup goes
+//! unnoticed: a watch from a version that it has yet to reach is silent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::core::Status;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::DefaultBackoff;
+use kube::{Api, ResourceExt};
+use thiserror::Error;
+use tokio::time::Instant;
+
+use sluice_engine::cluster_state::WatchedKind;
+use sluice_engine::unused_fields;
+
+/// Maximum number of objects in one response to a list, as in client-go.
+const PAGE_SIZE: u32 = 500;
+/// Time in seconds after which the API server ends a watch.
+const WATCH_TIMEOUT_SECONDS: u32 = 290;
+/// Time without an event after which the connection of a watch counts as dead.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(WATCH_TIMEOUT_SECONDS as u64 + 5);
+/// Time after which a check of the history counts as unanswered.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time after which a watch has ended because of its timeout, and not with the API server.
+const LASTED_TIMEOUT: Duration = Duration::from_secs(WATCH_TIMEOUT_SECONDS as u64 - 5);
+
+/// Observation of a list and watch.
+#[derive(Debug)]
+pub(super) enum Observation<K> {
+    /// All objects, as of a resource version.
+    Listed(Vec<Arc<K>>, u64),
+    /// A new or changed object.
+    Applied(K),
+    /// The last state of a deleted object.
+    Deleted(K),
+    /// After the watch broke, the API server is not at an older version than before.
+    Verified,
+}
+
+/// Error of a list or watch.
+#[derive(Debug, Error)]
+pub(super) enum ListWatchError {
+    /// The objects can't be listed.
+    #[error("listing: {0}")]
+    List(#[source] kube::Error),
+    /// The watch can't be opened.
+    #[error("opening the watch: {0}")]
+    Open(#[source] kube::Error),
+    /// The watch broke, or ended early. The API server may have been restored since.
+    #[error("the watch broke{}", .0.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
+    Broken(#[source] Option<kube::Error>),
+    /// The API server reported an error in the watch.
+    #[error("watching: the API server reports {}: {}", .0.reason, .0.message)]
+    Reported(Box<Status>),
+    /// A check of the history was not answered in time.
+    #[error("checking the version of the API server: no response within {} s", CHECK_TIMEOUT.as_secs())]
+    Unanswered,
+    /// A resource version is not a number.
+    #[error("reading the resource version: {0:?} is not a number")]
+    Version(String),
+    /// The API server is at an older version than one that it has reported before.
+    #[error(transparent)]
+    HistoryLost(#[from] HistoryLost),
+}
+
+/// The API server went back in time, as after a restore from a backup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the API server is at resource version {found}, after it had reported version {seen}")]
+pub struct HistoryLost {
+    /// Newest version seen before.
+    seen: u64,
+    /// Version found now.
+    found: u64,
+}
+
+/// List and watch of the objects of one kind.
+pub(super) struct ListWatch<K> {
+    api: Api<K>,
+    label: Option<&'static str>,
+    state: State<K>,
+    /// Newest version that the API server has reported.
+    version: u64,
+    /// Delays requests after a failure.
+    backoff: DefaultBackoff,
+    /// The next request waits for the backoff.
+    is_backing_off: bool,
+}
+
+enum State<K> {
+    /// A list is due.
+    Unlisted,
+    /// The watch broke, so the history of the API server has to be checked.
+    Broken,
+    /// A watch from the newest version is due.
+    Unwatched,
+    /// A watch that was opened at some time.
+    Watching(BoxStream<'static, kube::Result<WatchEvent<K>>>, Instant),
+}
+
+impl<K: WatchedKind> ListWatch<K> {
+    /// Creates a list and watch of the objects with a label, or of all objects.
+    pub(super) fn new(api: Api<K>, label: Option<&'static str>) -> Self {
+        let (state, backoff) = (State::Unlisted, DefaultBackoff::default());
+        Self { api, label, state, version: 0, backoff, is_backing_off: false }
+    }
+
+    /// Waits for the next observation. After an error, the next call waits before it tries again; but the
+    /// history is checked at once when the watch breaks.
+    ///
+    /// # Errors
+    /// If a request fails. All but [`ListWatchError::HistoryLost`] are worth another try.
+    pub(super) async fn next(&mut self) -> Result<Observation<K>, ListWatchError> {
+        if std::mem::take(&mut self.is_backing_off)
+            && let Some(pause) = self.backoff.next()
+        {
+            tokio::time::sleep(pause).await;
+        }
+        let result = self.observe().await;
+        self.is_backing_off = !matches!(
+            result,
+            Ok(Observation::Listed(..) | Observation::Applied(_) | Observation::Deleted(_))
+                | Err(ListWatchError::Broken(_))
+        );
+        if result.is_ok() && !self.is_backing_off {
+            self.backoff.reset();
+        }
+        result
+    }
+
+    async fn observe(&mut self) -> Result<Observation<K>, ListWatchError> {
+        loop {
+            match &mut self.state {
+                State::Unlisted => return self.list().await,
+                State::Broken => return self.check_history().await,
+                State::Unwatched => self.open_watch().await?,
+                State::Watching(events, opened) => match tokio::time::timeout(IDLE_TIMEOUT, events.next()).await {
+                    Ok(Some(Ok(event))) => {
+                        if let Some(observation) = self.on_event(event)? {
+                            return Ok(observation);
+                        }
+                    }
+                    Ok(Some(Err(error))) => {
+                        self.state = State::Broken;
+                        return Err(ListWatchError::Broken(Some(error)));
+                    }
+                    Ok(None) if opened.elapsed() >= LASTED_TIMEOUT => self.state = State::Unwatched,
+                    Ok(None) | Err(_) => {
+                        self.state = State::Broken;
+                        return Err(ListWatchError::Broken(None));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Lists all pages. Every page of a list shows the state of the same version.
+    async fn list(&mut self) -> Result<Observation<K>, ListWatchError> {
+        let mut objects = Vec::new();
+        let mut params = self.list_params(PAGE_SIZE);
+        loop {
+            let page = self.api.list(&params).await.map_err(ListWatchError::List)?;
+            objects.extend(page.items.into_iter().map(unused_fields::strip));
+            if let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) {
+                params = params.continue_token(&token);
+                continue;
+            }
+            let version = parse_version(&page.metadata.resource_version.unwrap_or_default())?;
+            self.advance_to(version)?;
+            self.state = State::Unwatched;
+            return Ok(Observation::Listed(objects, version));
+        }
+    }
+
+    /// Checks that the API server is not at an older version than the watch was. A request that it
+    /// rejects for good shows at least that it is the same.
+    async fn check_history(&mut self) -> Result<Observation<K>, ListWatchError> {
+        let params = self.list_params(1);
+        let listed = tokio::time::timeout(CHECK_TIMEOUT, self.api.list(&params)).await;
+        match listed.map_err(|_| ListWatchError::Unanswered)? {
+            Ok(page) => {
+                let found = parse_version(&page.metadata.resource_version.unwrap_or_default())?;
+                self.check_version(found)?;
+            }
+            Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {}
+            Err(error) => return Err(ListWatchError::List(error)),
+        }
+        self.state = State::Unwatched;
+        Ok(Observation::Verified)
+    }
+
+    async fn open_watch(&mut self) -> Result<(), ListWatchError> {
+        let params = WatchParams { label_selector: self.label.map(str::to_owned), ..WatchParams::default() };
+        let params = params.timeout(WATCH_TIMEOUT_SECONDS);
+        match self.api.watch(&params, &self.version.to_string()).await {
+            Ok(events) => {
+                self.state = State::Watching(events.boxed(), Instant::now());
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) => Err(self.on_reported_error(status)),
+            Err(error) => Err(ListWatchError::Open(error)),
+        }
+    }
+
+    fn on_event(&mut self, event: WatchEvent<K>) -> Result<Option<Observation<K>>, ListWatchError> {
+        let version = match &event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
+                object.resource_version().unwrap_or_default()
+            }
+            WatchEvent::Bookmark(bookmark) => bookmark.metadata.resource_version.clone(),
+            WatchEvent::Error(status) => return Err(self.on_reported_error(status.clone())),
+        };
+        self.advance_to(parse_version(&version)?)?;
+        Ok(match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => Some(Observation::Applied(object)),
+            WatchEvent::Deleted(object) => Some(Observation::Deleted(object)),
+            WatchEvent::Bookmark(_) | WatchEvent::Error(_) => None,
+        })
+    }
+
+    /// The versions from which an expired watch would continue are gone, so it begins with a list again.
+    fn on_reported_error(&mut self, status: Box<Status>) -> ListWatchError {
+        self.state = if status.code == 410 { State::Unlisted } else { State::Unwatched };
+        ListWatchError::Reported(status)
+    }
+
+    fn advance_to(&mut self, found: u64) -> Result<(), HistoryLost> {
+        self.check_version(found)?;
+        self.version = found;
+        Ok(())
+    }
+
+    fn check_version(&self, found: u64) -> Result<(), HistoryLost> {
+        let seen = self.version;
+        if found < seen { Err(HistoryLost { seen, found }) } else { Ok(()) }
+    }
+
+    fn list_params(&self, limit: u32) -> ListParams {
+        let params = ListParams { label_selector: self.label.map(str::to_owned), ..ListParams::default() };
+        params.limit(limit)
+    }
+}
+
+fn parse_version(version: &str) -> Result<u64, ListWatchError> {
+    version.parse().map_err(|_| ListWatchError::Version(version.to_owned()))
+}
