@@ -45,8 +45,10 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
         // A service can have no RayCluster between two of them. Slices stay as they are.
         return Ok(());
     }
-    // A slice of the queue that the job has left is gone before the next one is requested.
-    let stays = |held: &&Slice<'_>| !(held.was_deleted_by_hand() && held.is_of_another_queue(context.job));
+    // If the job has stopped, the slice of the queue that it has left is gone before the next one is
+    // requested.
+    let is_left = |held: &Slice<'_>| held.is_of_another_queue(context.job) && context.is_stopped(request.members);
+    let stays = |held: &&Slice<'_>| !(held.was_deleted_by_hand() && is_left(held));
     let held = covering(slices).filter(stays);
     if let Some(held) = held {
         pod_admission::evict_if_rejected(request, held, plan);
@@ -65,7 +67,7 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
                 request_slice(request, slices, &pending, Some(held), plan)
             }
         },
-        Some(held) if held.is_of_another_queue(context.job) && context.is_stopped(request.members) => {
+        Some(held) if is_left(held) => {
             plan.write(Write::delete(held.workload));
             Ok(())
         }

@@ -131,9 +131,12 @@ fn has_ended_pod(pod: &Pod) -> bool {
     matches!(pod.status.as_ref().and_then(|status| status.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
 
+/// Reports whether a Job runs no more pods. One that has met its success criteria while it was suspended
+/// stays so: it can't be complete without a start time.
 fn has_ended(job: &Job) -> bool {
     let mut conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")
+    let is_end = |kind: &str| matches!(kind, "Complete" | "Failed" | "SuccessCriteriaMet");
+    conditions.any(|condition| is_end(condition.type_.as_str()) && condition.status == "True")
 }
 
 fn is_terminating(job: &Job) -> bool {

@@ -15,7 +15,8 @@ const FINISHING: [&str; 4] = ["SuccessCriteriaMet", "FailureTarget", COMPLETE, F
 /// Returns the number of pods that the Job controller keeps active (kubernetes v1.36
 /// `pkg/controller/job/job_controller.go`, `manageJob` and `syncJob`):
 ///
-/// - with completions, no more than remain; an index that has failed does not;
+/// - with completions, no more than remain; an index that has failed does not, and one beyond the
+///   completions, which may have been lowered, counts for nothing;
 /// - without them, those that are active once a pod has succeeded;
 /// - none once the Job is about to finish: by its success or failure policy, its deadline or its
 ///   backoff limit.
@@ -25,9 +26,15 @@ pub(super) fn wanted_pods(job: &BatchJob, spec: &JobSpec) -> i32 {
     if true_condition(job, &FINISHING).is_some() {
         return 0;
     }
-    let counted = status.and_then(|status| status.succeeded).unwrap_or(0);
-    let succeeded = counted.saturating_add(i32::try_from(uncounted_successes(job).count()).unwrap_or(i32::MAX));
-    let failed = status.and_then(|status| status.failed_indexes.as_deref()).map_or(0, count_indexes);
+    let indexes = |list: Option<&String>| count_indexes(list.map_or("", String::as_str), spec.completions);
+    let succeeded = if spec.completion_mode.as_deref() == Some("Indexed") {
+        // An index is listed as soon as the success of its pod is recorded.
+        indexes(status.and_then(|status| status.completed_indexes.as_ref()))
+    } else {
+        let counted = status.and_then(|status| status.succeeded).unwrap_or(0);
+        counted.saturating_add(i32::try_from(uncounted_successes(job).count()).unwrap_or(i32::MAX))
+    };
+    let failed = indexes(status.and_then(|status| status.failed_indexes.as_ref()));
     match spec.completions {
         Some(completions) => parallelism.min(completions.saturating_sub(succeeded).saturating_sub(failed).max(0)),
         None if succeeded > 0 => status.and_then(|status| status.active).unwrap_or(0),
@@ -35,13 +42,14 @@ pub(super) fn wanted_pods(job: &BatchJob, spec: &JobSpec) -> i32 {
     }
 }
 
-/// Returns the number of indexes in a list like `1,3-5` (kubernetes v1.36
+/// Returns the number of indexes below `completions` in a list like `1,3-5` (kubernetes v1.36
 /// `pkg/controller/job/indexed_job_utils.go`, `parseIndexesFromString`).
-fn count_indexes(list: &str) -> i32 {
+fn count_indexes(list: &str, completions: Option<i32>) -> i32 {
+    let end = completions.unwrap_or(i32::MAX);
     let count = |interval: &str| {
         let (first, last) = interval.split_once('-').unwrap_or((interval, interval));
         let (first, last) = (first.trim().parse::<i32>().ok()?, last.trim().parse::<i32>().ok()?);
-        Some(last.saturating_sub(first).saturating_add(1).max(0))
+        Some(last.saturating_add(1).min(end).saturating_sub(first).max(0))
     };
     list.split(',').filter_map(count).fold(0, i32::saturating_add)
 }
@@ -85,14 +93,29 @@ mod tests {
         json!({"active": 2, "succeeded": 0, "uncountedTerminatedPods": {"succeeded": ["a"]}}),
         2
     )]
+    #[case::recorded_index(
+        json!({"parallelism": 3, "completions": 3, "completionMode": "Indexed"}),
+        json!({"active": 2, "succeeded": 1, "completedIndexes": "0", "uncountedTerminatedPods": {"succeeded": ["a"]}}),
+        2
+    )]
     #[case::indexes_failed(
         json!({"parallelism": 5, "completions": 5, "completionMode": "Indexed"}),
-        json!({"active": 1, "succeeded": 1, "failedIndexes": "0,2-3"}),
+        json!({"active": 1, "succeeded": 1, "completedIndexes": "4", "failedIndexes": "0,2-3"}),
+        1
+    )]
+    #[case::completions_lowered_below_an_index_that_is_done(
+        json!({"parallelism": 2, "completions": 2, "completionMode": "Indexed"}),
+        json!({"succeeded": 2, "completedIndexes": "1-2"}),
+        1
+    )]
+    #[case::completions_lowered_below_an_index_that_failed(
+        json!({"parallelism": 2, "completions": 2, "completionMode": "Indexed"}),
+        json!({"failedIndexes": "1-2"}),
         1
     )]
     #[case::every_index_is_done(
         json!({"parallelism": 3, "completions": 3, "completionMode": "Indexed"}),
-        json!({"succeeded": 1, "failedIndexes": "0,2"}),
+        json!({"succeeded": 1, "completedIndexes": "1", "failedIndexes": "0,2"}),
         0
     )]
     #[case::success_policy_is_met(
@@ -136,6 +159,6 @@ mod tests {
     #[case::intervals("0,2-3,5", 4)]
     #[case::last_interval("1,3-5", 4)]
     fn indexes_are_counted(#[case] list: &str, #[case] expected: i32) {
-        assert_eq!(count_indexes(list), expected);
+        assert_eq!(count_indexes(list, None), expected);
     }
 }

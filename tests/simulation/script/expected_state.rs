@@ -143,20 +143,26 @@ impl<'a> ActualState<'a> {
         }
         let number = |pointer: &str| found.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
         let is_suspended = is_suspended(found);
+        if is_suspended && is_true(found, "SuccessCriteriaMet") {
+            // It can't be complete without a start time.
+            return ensure(slices.is_empty(), || format!("has succeeded, and has Workloads {:?}", names(&slices)));
+        }
         let queue = queue_of(found).unwrap_or_default();
         let parallelism = number("/spec/parallelism");
         let is_active = |pod: &&&Value| !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
         let owned = self.owned_by("Pod", found);
         let pods: Vec<&Value> = owned.iter().filter(is_active).copied().collect();
-        if queue.is_empty() && is_suspended || !queue.is_empty() && parallelism == 0 {
+        let remaining = found.pointer("/spec/completions").and_then(Value::as_u64);
+        // The Job controller lets the pods of a work queue run once one of them has succeeded, whatever
+        // the parallelism.
+        let is_drained = remaining.is_none() && number("/status/succeeded") > 0;
+        if queue.is_empty() && is_suspended || !queue.is_empty() && parallelism == 0 && !is_drained {
             ensure(pods.is_empty(), || format!("is not to run, and has pods {:?}", names(&pods)))?;
             return ensure(slices.is_empty(), || format!("is not to run, and has Workloads {:?}", names(&slices)));
         }
         ensure(!is_suspended, || "is suspended".into())?;
-        let remaining = found.pointer("/spec/completions").and_then(Value::as_u64);
         let remaining =
             remaining.map_or(u64::MAX, |completions| completions.saturating_sub(number("/status/succeeded")));
-        let is_drained = remaining == u64::MAX && number("/status/succeeded") > 0;
         let wanted = if is_drained { pods.len() as u64 } else { parallelism.min(remaining) };
         ensure(pods.len() as u64 == wanted, || format!("wants {wanted} pods, and has {:?}", names(&pods)))?;
         let waiting: Vec<&Value> = pods.iter().filter(|pod| !is_true(pod, "Ready")).copied().collect();
