@@ -14,6 +14,7 @@ mod pod_dry_runner;
 mod watches;
 mod write_queue;
 mod writer;
+mod written_versions;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -55,6 +56,7 @@ use sluice_metrics::Metrics;
 use sluice_webhook as webhook;
 use watches::Watches;
 use writer::Writer;
+use written_versions::WrittenVersions;
 
 /// Capacity of the channel to the engine. When it is full, the watches block.
 const EVENT_CHANNEL_CAPACITY: usize = 4096;
@@ -188,7 +190,8 @@ impl Manager {
     ) -> Result<Self, Error> {
         let (own_events, events) = mpsc::channel(EVENT_CHANNEL_CAPACITY);
         let components = Components { queue_manager: config.queue_manager, ray_operator: config.ray_operator };
-        let mut watches = Watches::new(client.clone(), own_events.clone(), config.namespaces.clone());
+        let written = WrittenVersions::default();
+        let mut watches = Watches::new(client.clone(), own_events.clone(), config.namespaces.clone(), written.clone());
         watch_kinds(&mut watches, components);
         let (scopes, tasks) = watches.finish();
         let engine = Engine::new(components, config.scheduler.clone(), scopes, tokens);
@@ -210,7 +213,7 @@ impl Manager {
             decision_log,
             events,
             pod_dry_runner: PodDryRunner::new(client.clone(), own_events.clone()),
-            writer: Writer::new(client.clone(), own_events.clone(), metrics.clone()),
+            writer: Writer::new(client.clone(), own_events.clone(), written, metrics.clone()),
             event_recorder: EventRecorder::start(client.clone(), clock.clone(), reporting_instance()),
             dashboards: DashboardClient::new(client, clock.clone(), dashboard_access(config)),
             clock,

@@ -17,6 +17,7 @@ use kube::{Api, ResourceExt};
 use thiserror::Error;
 use tokio::time::Instant;
 
+use crate::written_versions::WrittenVersions;
 use sluice_engine::cluster_state::WatchedKind;
 use sluice_engine::unused_fields;
 
@@ -85,8 +86,10 @@ pub(super) struct ListWatch<K> {
     api: Api<K>,
     label: Option<&'static str>,
     state: State<K>,
-    /// Newest version that the API server has reported.
+    /// Newest version that the list or watch has reported.
     version: u64,
+    /// Versions that our writes have returned.
+    written: WrittenVersions,
     /// Delays requests after a failure.
     backoff: DefaultBackoff,
     /// The next request waits for the backoff.
@@ -106,9 +109,9 @@ enum State<K> {
 
 impl<K: WatchedKind> ListWatch<K> {
     /// Creates a list and watch of the objects with a label, or of all objects.
-    pub(super) fn new(api: Api<K>, label: Option<&'static str>) -> Self {
+    pub(super) fn new(api: Api<K>, label: Option<&'static str>, written: WrittenVersions) -> Self {
         let (state, backoff) = (State::Unlisted, DefaultBackoff::default());
-        Self { api, label, state, version: 0, backoff, is_backing_off: false }
+        Self { api, label, state, version: 0, written, backoff, is_backing_off: false }
     }
 
     /// Waits for the next observation. After an error, the next call waits before it tries again; but the
@@ -162,7 +165,7 @@ impl<K: WatchedKind> ListWatch<K> {
 
     /// Lists all pages. Every page of a list shows the state of the same version.
     async fn list(&mut self) -> Result<Observation<K>, ListWatchError> {
-        let mut objects = Vec::new();
+        let (mut objects, seen) = (Vec::new(), self.seen());
         let mut params = self.list_params(PAGE_SIZE);
         loop {
             let page = self.api.list(&params).await.map_err(ListWatchError::List)?;
@@ -172,8 +175,8 @@ impl<K: WatchedKind> ListWatch<K> {
                 continue;
             }
             let version = parse_version(&page.metadata.resource_version.unwrap_or_default())?;
-            self.advance_to(version)?;
-            self.state = State::Unwatched;
+            check_version(seen, version)?;
+            (self.state, self.version) = (State::Unwatched, version);
             return Ok(Observation::Listed(objects, version));
         }
     }
@@ -181,12 +184,12 @@ impl<K: WatchedKind> ListWatch<K> {
     /// Checks that the API server is not at an older version than the watch was. A request that it
     /// rejects for good shows at least that it is the same.
     async fn check_history(&mut self) -> Result<Observation<K>, ListWatchError> {
-        let params = self.list_params(1);
+        let (params, seen) = (self.list_params(1), self.seen());
         let listed = tokio::time::timeout(CHECK_TIMEOUT, self.api.list(&params)).await;
         match listed.map_err(|_| ListWatchError::Unanswered)? {
             Ok(page) => {
                 let found = parse_version(&page.metadata.resource_version.unwrap_or_default())?;
-                self.check_version(found)?;
+                check_version(seen, found)?;
             }
             Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {}
             Err(error) => return Err(ListWatchError::List(error)),
@@ -216,7 +219,9 @@ impl<K: WatchedKind> ListWatch<K> {
             WatchEvent::Bookmark(bookmark) => bookmark.metadata.resource_version.clone(),
             WatchEvent::Error(status) => return Err(self.on_reported_error(status.clone())),
         };
-        self.advance_to(parse_version(&version)?)?;
+        let version = parse_version(&version)?;
+        check_version(self.version, version)?;
+        self.version = version;
         Ok(match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => Some(Observation::Applied(object)),
             WatchEvent::Deleted(object) => Some(Observation::Deleted(object)),
@@ -230,21 +235,19 @@ impl<K: WatchedKind> ListWatch<K> {
         ListWatchError::Reported(status)
     }
 
-    fn advance_to(&mut self, found: u64) -> Result<(), HistoryLost> {
-        self.check_version(found)?;
-        self.version = found;
-        Ok(())
-    }
-
-    fn check_version(&self, found: u64) -> Result<(), HistoryLost> {
-        let seen = self.version;
-        if found < seen { Err(HistoryLost { seen, found }) } else { Ok(()) }
+    /// Returns the newest version that the API server has reported in any way.
+    fn seen(&self) -> u64 {
+        self.version.max(self.written.newest(&K::kind(&())))
     }
 
     fn list_params(&self, limit: u32) -> ListParams {
         let params = ListParams { label_selector: self.label.map(str::to_owned), ..ListParams::default() };
         params.limit(limit)
     }
+}
+
+fn check_version(seen: u64, found: u64) -> Result<(), HistoryLost> {
+    if found < seen { Err(HistoryLost { seen, found }) } else { Ok(()) }
 }
 
 fn parse_version(version: &str) -> Result<u64, ListWatchError> {

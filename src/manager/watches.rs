@@ -7,6 +7,7 @@ use tracing::{debug, info, warn};
 
 use crate::error::Error;
 use crate::list_watch::{ListWatch, ListWatchError, Observation};
+use crate::written_versions::WrittenVersions;
 use sluice_engine::cluster_state::{WatchedKind, strip_and_wrap};
 use sluice_engine::{EngineInput, Scope};
 
@@ -15,15 +16,22 @@ pub(super) struct Watches {
     client: Client,
     events: mpsc::Sender<EngineInput>,
     namespaces: Vec<String>,
+    written: WrittenVersions,
     tasks: JoinSet<Result<(), Error>>,
     scopes: Vec<Scope>,
 }
 
 impl Watches {
     /// Creates a set of watches that send to `events`. Namespaced kinds are watched in
-    /// `namespaces`, or in all namespaces if that is empty.
-    pub(super) fn new(client: Client, events: mpsc::Sender<EngineInput>, namespaces: Vec<String>) -> Self {
-        Self { client, events, namespaces, tasks: JoinSet::new(), scopes: Vec::new() }
+    /// `namespaces`, or in all namespaces if that is empty. The history of the API server includes the
+    /// versions in `written`.
+    pub(super) fn new(
+        client: Client,
+        events: mpsc::Sender<EngineInput>,
+        namespaces: Vec<String>,
+        written: WrittenVersions,
+    ) -> Self {
+        Self { client, events, namespaces, written, tasks: JoinSet::new(), scopes: Vec::new() }
     }
 
     /// Watches a cluster-scoped kind.
@@ -84,7 +92,7 @@ impl Watches {
     ) {
         let scope = Scope { kind: K::kind(&()).into_owned(), namespace, label };
         self.scopes.push(scope.clone());
-        self.tasks.spawn(forward(ListWatch::new(api, label), scope, kinds, self.events.clone()));
+        self.tasks.spawn(forward(ListWatch::new(api, label, self.written.clone()), scope, kinds, self.events.clone()));
     }
 }
 

@@ -19,6 +19,7 @@ use tracing::debug;
 
 use crate::in_flight_limit::{InFlightLimit, Response};
 use crate::write_queue::WriteQueue;
+use crate::written_versions::WrittenVersions;
 use sluice_engine::WriteId;
 use sluice_engine::cluster_state::Object;
 use sluice_engine::{ApiServerLoad, EngineInput, WriteError, WriteOutcome};
@@ -36,6 +37,7 @@ pub(super) struct Writer {
     client: Client,
     pending: Arc<Mutex<PendingWrites>>,
     results: mpsc::Sender<EngineInput>,
+    written: WrittenVersions,
     metrics: Metrics,
 }
 
@@ -52,11 +54,17 @@ struct PendingWrites {
 }
 
 impl Writer {
-    /// Creates a writer that writes through `client` and sends the results to `answers`.
-    pub(super) fn new(client: Client, answers: mpsc::Sender<EngineInput>, metrics: Metrics) -> Self {
+    /// Creates a writer that writes through `client`, sends the results to `answers` and records their
+    /// versions in `written`.
+    pub(super) fn new(
+        client: Client,
+        answers: mpsc::Sender<EngineInput>,
+        written: WrittenVersions,
+        metrics: Metrics,
+    ) -> Self {
         let pending = PendingWrites::new();
         metrics.set_max_writes_in_flight(pending.limit.limit());
-        Self { client, pending: Arc::new(Mutex::new(pending)), results: answers, metrics }
+        Self { client, pending: Arc::new(Mutex::new(pending)), results: answers, written, metrics }
     }
 
     /// Sends a write as soon as fewer writes are in flight than allowed.
@@ -78,6 +86,9 @@ impl Writer {
             Ok(result) => result,
             Err(_) => Err(WriteError::unanswered(format!("no response within {} s", TIMEOUT.as_secs()))),
         };
+        if let Ok(WriteOutcome::Object(object)) = &result {
+            self.written.record(object);
+        }
         let (load, ready) = self.complete(&write, &result, sent_at);
         self.send_all(ready);
         debug!(target = %write.target, op = write.op.operation(), ok = result.is_ok(), "wrote");

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::api::ObjectChange;
+use crate::api::{ApiServer, ObjectChange, kinds};
 use crate::availability::AvailabilityChecker;
 use crate::coverage::Coverage;
 use crate::rollout_trace::RolloutTrace;
@@ -53,6 +53,18 @@ impl Observer {
             coverage: Coverage::default(),
             rollout_trace: RolloutTrace::default(),
             violations: Vec::new(),
+        }
+    }
+
+    /// Starts again with the objects that the API server has.
+    pub fn restart(&mut self, now: Timestamp, api: &ApiServer) {
+        let objects = kinds::all().iter().flat_map(|kind| api.list(&kind.kind).map(move |object| (&kind.kind, object)));
+        let objects: Vec<Object> = objects.filter_map(|(kind, object)| to_typed(kind, object)).collect();
+        self.availability = AvailabilityChecker::new(DECISION_LATENCY);
+        self.checker.restore(now, &objects);
+        for object in objects {
+            let change = history::Change { version: 0, observed_at: now, object, deleted: false };
+            let _ = self.availability.observe(self.checker.state(), &change);
         }
     }
 

@@ -139,6 +139,13 @@ impl Run {
 
     async fn execute_action(&self, people: &Executor<'_>, act: &UserAction) {
         self.remark(&format!("{act:?}"));
+        match act {
+            UserAction::BackUp => return self.machine.world.with(|world| world.api.back_up()),
+            UserAction::Restore => {
+                return self.machine.world.with(|world| world.restore(self.machine.world.time.now()));
+            }
+            _ => {}
+        }
         match tokio::time::timeout(TIMEOUT, people.execute(act)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.remark(&format!("action failed: {error}")),

@@ -103,6 +103,7 @@ impl FaultyConnection {
         let mut line = LogEntry::new(&request, fault);
         let mut draw = self.random.rng_for("latency", number);
         let (there, back) = (draw.u64(1..12), draw.u64(0..8));
+        let restores = self.restores();
         sleep_millis(there).await;
         match fault {
             // An API server does not start a queued request whose client has closed the connection
@@ -131,6 +132,11 @@ impl FaultyConnection {
             Some(Fault::HistoryCompacted) => self.world.with(|world| world.api.compact()),
             _ => {}
         }
+        let reset = || Err("connection reset by peer".into());
+        if self.restores() != restores {
+            self.log(line);
+            return drop(answer.send(reset()));
+        }
         let is_repeated = request_kind(&request) == RequestKind::Read
             && !self.received_lists.lock().expect("one thread").insert(request.uri().to_string());
         let request = match fault {
@@ -157,6 +163,9 @@ impl FaultyConnection {
             _ => {}
         }
         sleep_millis(back).await;
+        if self.restores() != restores {
+            return drop(answer.send(reset()));
+        }
         let answered = match outcome {
             RequestOutcome::Response(response) => full_response(response),
             RequestOutcome::Watch(watch) => self.watch_response(watch, number, fault),
@@ -171,6 +180,11 @@ impl FaultyConnection {
         let uri = format!("{}&resourceVersionMatch=Exact&resourceVersion={version}", request.uri());
         *request.uri_mut() = uri.parse().expect("a URI");
         request
+    }
+
+    /// Returns the number of restored backups. Each breaks all connections.
+    fn restores(&self) -> u64 {
+        self.world.with(|world| world.api.restores())
     }
 
     /// Answers a dry run at once: it stores nothing, so no fault of it leaves anything behind.
@@ -216,11 +230,17 @@ impl FaultyConnection {
         let mut bookmark = pin!(sleep_until(now + BOOKMARK_INTERVAL));
         loop {
             let changed = self.world.next_change_of(watch.kind());
+            if self.world.with(|world| world.api.is_broken(&watch)) {
+                return drop(lines.send(Err("connection reset by peer".into())));
+            }
             let seen = self.world.with(|world| world.api.events(&mut watch));
             if !seen.is_empty() {
                 let lag = draw.u64(0..6)
                     + if let Some(Fault::WatchDelayed(millis)) = fault { draw.u64(0..millis.into()) } else { 0 };
                 sleep_millis(lag).await;
+                if self.world.with(|world| world.api.is_broken(&watch)) {
+                    continue;
+                }
                 if seen.into_iter().any(|line| lines.send(Ok(Frame::data(line))).is_err()) {
                     return;
                 }

@@ -46,6 +46,22 @@ impl SimulatedWorld {
         named.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
+    /// Restores the backup of the database. The controllers see the differences as changes; the observer
+    /// starts again, since the state has jumped.
+    pub fn restore(&mut self, now: Timestamp) {
+        if !self.api.restore(now) {
+            return;
+        }
+        for change in self.api.changes_from(self.delivered) {
+            self.cluster.observe(now, change);
+        }
+        self.delivered += self.api.changes_from(self.delivered).len();
+        self.observer.restart(now, &self.api);
+        self.last_change = now;
+        self.change_notify.notify_waiters();
+        self.kind_notifies.iter().for_each(|kind| kind.notify_waiters());
+    }
+
     fn deliver_changes(&mut self, now: Timestamp) {
         let mut kinds = BTreeSet::new();
         while let Some(change) = self.api.changes_from(self.delivered).first() {

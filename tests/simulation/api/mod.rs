@@ -50,7 +50,7 @@ pub use watch::Watch;
 
 use crate::rng::SeededRandom;
 use apply::{FieldManager, ManagedFields};
-use store::Store;
+use store::{Store, StoreBackup};
 use write::{WriteContext, WriteScope};
 
 /// Namespaces that exist from the start.
@@ -70,6 +70,7 @@ pub struct ApiServer {
     /// Source of a random uid order; uids ascend if it is `None`.
     uid_rng: Option<SeededRandom>,
     policies: InstalledPolicies,
+    backup: Option<(StoreBackup, ManagedFields)>,
 }
 
 /// Response to a request.
@@ -107,6 +108,7 @@ impl ApiServer {
             created_count: 0,
             uid_rng: None,
             policies: InstalledPolicies::All,
+            backup: None,
         };
         for name in INITIAL_NAMESPACES {
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -143,13 +145,36 @@ impl ApiServer {
         self.store.compact();
     }
 
+    /// Backs up the database, instead of an earlier backup.
+    pub fn back_up(&mut self) {
+        self.backup = Some((self.store.back_up(), self.managed_fields.clone()));
+    }
+
+    /// Restores the backup. Open watches are broken then. Returns false if there is none.
+    pub fn restore(&mut self, now: Timestamp) -> bool {
+        let Some((store, managed_fields)) = &self.backup else { return false };
+        self.store.restore(now, store);
+        self.managed_fields = managed_fields.clone();
+        true
+    }
+
+    /// Returns the number of restored backups.
+    pub fn restores(&self) -> u64 {
+        self.store.restores()
+    }
+
+    /// Returns true if a backup was restored since a watch was opened.
+    pub fn is_broken(&self, watch: &Watch) -> bool {
+        watch.is_broken(&self.store)
+    }
+
     /// Returns the version that was current at a time; the oldest one that can still be listed if that
     /// version was compacted.
     pub fn version_at(&self, at: Timestamp) -> u64 {
         let log = self.store.log();
         let later = log.partition_point(|change| change.time <= at);
         let version = later.checked_sub(1).map_or(0, |last| log[last].version);
-        version.max(self.store.compacted()).max(1)
+        version.min(self.store.version()).max(self.store.compacted()).max(1)
     }
 
     /// Returns the encoded events of a watch since the last call.

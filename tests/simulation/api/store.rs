@@ -46,6 +46,14 @@ impl StoredObject {
     }
 }
 
+/// All objects at one version.
+#[derive(Debug, Clone)]
+pub struct StoreBackup {
+    /// Objects by kind and key.
+    objects: Vec<BTreeMap<String, StoredObject>>,
+    version: u64,
+}
+
 /// Objects of one kind by key, and the log indices of their changes.
 #[derive(Debug, Default)]
 struct KindStore {
@@ -61,6 +69,8 @@ pub struct Store {
     log: Vec<ObjectChange>,
     version: u64,
     compacted: u64,
+    /// Number of restored backups.
+    restores: u64,
 }
 
 /// Returns the key of an object; `namespace` is empty for cluster-scoped kinds.
@@ -72,7 +82,7 @@ impl Store {
     /// Creates an empty store.
     pub fn new() -> Self {
         let shelves = kinds::all().iter().map(|_| KindStore::default()).collect();
-        Self { kinds: shelves, log: Vec::new(), version: 1, compacted: 0 }
+        Self { kinds: shelves, log: Vec::new(), version: 1, compacted: 0, restores: 0 }
     }
 
     /// Returns the version of the last change.
@@ -88,6 +98,37 @@ impl Store {
     /// Compacts the history: states before the current one can no longer be listed or watched.
     pub fn compact(&mut self) {
         self.compacted = self.version;
+    }
+
+    /// Returns the number of backups that were restored. Watches opened before the last one are broken.
+    pub fn restores(&self) -> u64 {
+        self.restores
+    }
+
+    /// Returns a copy of all objects.
+    pub fn back_up(&self) -> StoreBackup {
+        StoreBackup { objects: self.kinds.iter().map(|kind| kind.objects.clone()).collect(), version: self.version }
+    }
+
+    /// Restores a backup: the version falls, and no history is left. The differences are appended to the
+    /// log.
+    pub fn restore(&mut self, now: Timestamp, backup: &StoreBackup) {
+        (self.version, self.compacted) = (backup.version, backup.version);
+        self.restores += 1;
+        for (kind, objects) in kinds::all().iter().zip(&backup.objects) {
+            let lost = std::mem::replace(&mut self.kinds[kind.index].objects, objects.clone());
+            for (key, old) in &lost {
+                match objects.get(key) {
+                    Some(kept) if kept.body == old.body => {}
+                    Some(restored) => self.record(now, kind, restored.clone(), Some(old.object.clone()), false),
+                    None => self.record(now, kind, old.clone(), Some(old.object.clone()), true),
+                }
+            }
+            for restored in objects.iter().filter(|(key, _)| !lost.contains_key(*key)).map(|(_, restored)| restored) {
+                self.record(now, kind, restored.clone(), None, false);
+            }
+            self.kinds[kind.index].change_indices.clear();
+        }
     }
 
     /// Returns all changes in order.

@@ -22,6 +22,10 @@ pub struct Watch {
     initial_events: Vec<Bytes>,
     /// Index of the next change of the kind to send.
     next_change: usize,
+    /// Version up to which no change is sent. It is in the future after a restore from a backup.
+    after: u64,
+    /// Number of backups that had been restored when the watch was opened.
+    restores: u64,
     timeout: Option<Duration>,
     wants_bookmarks: bool,
     is_closed: bool,
@@ -56,6 +60,8 @@ impl Watch {
             selector,
             initial_events: Vec::new(),
             next_change: next,
+            after: 0,
+            restores: store.restores(),
             timeout,
             wants_bookmarks: bookmarks,
             is_closed: false,
@@ -74,7 +80,9 @@ impl Watch {
                 watch.initial_events.push(expired_event(version, store.compacted()));
                 watch.is_closed = true;
             }
-            WatchStart::After(version) => watch.next_change = store.changes_up_to(kind, version),
+            WatchStart::After(version) => {
+                (watch.next_change, watch.after) = (store.changes_up_to(kind, version), version);
+            }
         }
         watch
     }
@@ -99,6 +107,11 @@ impl Watch {
         self.is_closed
     }
 
+    /// Returns true if a backup was restored since the watch was opened.
+    pub fn is_broken(&self, store: &Store) -> bool {
+        self.restores != store.restores()
+    }
+
     /// Returns the encoded events since the last call.
     pub fn events(&mut self, store: &Store) -> Vec<Bytes> {
         let mut lines = std::mem::take(&mut self.initial_events);
@@ -111,7 +124,7 @@ impl Watch {
                 self.is_closed = true;
                 break;
             }
-            lines.extend(self.event_of_change(change));
+            lines.extend(self.event_of_change(change).filter(|_| change.version > self.after));
         }
         self.next_change = store.change_count(self.kind);
         lines

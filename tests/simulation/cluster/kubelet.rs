@@ -66,8 +66,10 @@ impl Kubelet {
         pod: &Arc<Value>,
         host_ip: String,
     ) {
+        // A terminating pod is new after a restore from a backup.
+        let was_terminating = self.pods.get(&id.ordinal).is_some_and(BoundPod::is_terminating);
         let bound_pod = self.pods.entry(id.ordinal).or_insert_with(|| BoundPod::on_bound(context, id, pod, host_ip));
-        let starts_terminating = is_terminating(pod) && !bound_pod.is_terminating();
+        let starts_terminating = is_terminating(pod) && !was_terminating;
         bound_pod.pod = pod.clone();
         if starts_terminating {
             bound_pod.begin_termination(context);

@@ -20,6 +20,8 @@ pub(crate) struct DesiredState {
     pub(crate) quotas: BTreeMap<String, Vec<Quota>>,
     /// Stop policies of each ClusterQueue and its LocalQueue.
     pub(crate) stop_policies: BTreeMap<String, StopPolicies>,
+    /// Desired state at the time of the backup.
+    backup: Option<Box<Self>>,
 }
 
 /// Stop policies of a queue.
@@ -56,6 +58,12 @@ impl DesiredState {
     /// Applies an action. An action on an object that does not exist has no effect.
     pub(crate) fn apply(&mut self, act: &UserAction) {
         match act {
+            UserAction::BackUp => self.backup = Some(Box::new(Self { backup: None, ..self.clone() })),
+            UserAction::Restore => {
+                if let Some(backup) = self.backup.take() {
+                    *self = Self { backup: Some(backup.clone()), ..*backup };
+                }
+            }
             UserAction::PutService(service) => {
                 self.services.insert(service.name.clone(), service.clone());
             }

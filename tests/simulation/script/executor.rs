@@ -83,6 +83,8 @@ impl<'a> Executor<'a> {
     /// If the API server rejects a request, except if the object does not exist.
     pub(crate) async fn execute(&self, act: &UserAction) -> Result<(), kube::Error> {
         match act {
+            // These are no requests: the run carries them out.
+            UserAction::BackUp | UserAction::Restore => Ok(()),
             UserAction::PutService(service) => {
                 for way in self.place.gateway_objects(service) {
                     self.apply_until_live(way).await?;

@@ -35,8 +35,27 @@ impl Script {
             let act = random_action(&author.desired_state(), rng, demand);
             author.push(rng, act);
         }
+        insert_restore(&mut author.script, &chance.subject("script"));
         author.script
     }
+}
+
+/// Lets one script in eight back up the database, and restore it some actions later.
+pub(super) fn insert_restore(script: &mut Script, chance: &SeededRandom) {
+    let rng = &mut chance.rng_for("restore", 0);
+    if rng.u32(0..8) > 0 {
+        return;
+    }
+    // The API server may refuse to apply an object anew that exists again.
+    let is_put = |step: &ScriptStep| {
+        matches!(step.act, UserAction::PutService(_) | UserAction::PutCluster(_) | UserAction::Job(JobAction::Put(_)))
+    };
+    let puts = script.steps.iter().rposition(is_put).map_or(0, |last| last + 1);
+    let restore = rng.usize(puts..=script.steps.len());
+    let backup = rng.usize(0..=restore);
+    let mut step = |act| ScriptStep { after: Delay::Millis(rng.u32(0..=3_000)), act };
+    script.steps.insert(restore, step(UserAction::Restore));
+    script.steps.insert(backup, step(UserAction::BackUp));
 }
 
 struct JobScriptBuilder {

@@ -42,6 +42,10 @@ pub(crate) enum Delay {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) enum UserAction {
+    /// Backs up the database of the API server.
+    BackUp,
+    /// Restores the backup: the state and the resource versions of then are back.
+    Restore,
     /// Applies a complete RayService. If one of this name is terminating, waits until it is
     /// deleted.
     PutService(Service),

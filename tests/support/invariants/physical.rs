@@ -86,6 +86,28 @@ impl PodTracker {
         self.queued_at.insert(uid, now);
     }
 
+    /// Returns a tracker that knows only to which clusters the pods without an owner belonged.
+    pub(super) fn with_orphans<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Self {
+        let orphans: BTreeSet<String> = pods.filter(|pod| owner_uid(*pod).is_none()).map(object_key).collect();
+        let mut tracker = Self::new(self.decision_latency);
+        for (cluster, pods) in &self.template_keys {
+            let kept: BTreeMap<_, _> = pods.clone().into_iter().filter(|(pod, _)| orphans.contains(pod)).collect();
+            if !kept.is_empty() {
+                tracker.template_keys.insert(cluster.clone(), kept);
+            }
+        }
+        tracker
+    }
+
+    /// Lets the pods that request more than is reserved for their job run until the queue manager has
+    /// stopped them.
+    pub(super) fn exempt_uncovered(&mut self, state: &State) {
+        let uncovered = |cluster: &&String| !self.check(state, job_uid_of_cluster(state, cluster).as_ref()).is_empty();
+        let clusters: BTreeSet<String> = self.by_cluster.keys().filter(uncovered).cloned().collect();
+        let uncovered = self.by_cluster.iter_mut().filter(|(cluster, _)| clusters.contains(*cluster));
+        uncovered.flat_map(|(_, pods)| pods.values_mut()).for_each(|pod| pod.is_exempt = true);
+    }
+
     /// Reports whether a pod that starts to run may do so without quota.
     fn is_exempt(&self, state: &State, uid: &str, pod: &Pod, now: Timestamp) -> bool {
         let was_queued_late = self.queued_at.get(uid).is_some_and(|at| *at + self.decision_latency >= now);

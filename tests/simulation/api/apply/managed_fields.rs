@@ -30,7 +30,7 @@ pub struct ObjectFieldOwners {
 }
 
 /// Field owners of all objects, by kind and key.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ManagedFields(BTreeMap<(usize, String), ObjectFieldOwners>);
 
 impl ManagedFields {
