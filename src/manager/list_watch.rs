@@ -253,3 +253,160 @@ fn check_version(seen: u64, found: u64) -> Result<(), HistoryLost> {
 fn parse_version(version: &str) -> Result<u64, ListWatchError> {
     version.parse().map_err(|_| ListWatchError::Version(version.to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use http::{Request, Response, StatusCode};
+    use k8s_openapi::api::core::v1::Namespace;
+    use kube::Client;
+    use kube::client::Body;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Requests and responses of an API server: each request has to contain the text.
+    type Script = Vec<(&'static str, u16, String)>;
+
+    fn namespace(name: &str, version: u64) -> Value {
+        json!({"metadata": {"name": name, "resourceVersion": version.to_string()}})
+    }
+
+    fn list(version: u64, items: &[Value], token: &str) -> String {
+        let metadata = json!({"resourceVersion": version.to_string(), "continue": token});
+        json!({"kind": "NamespaceList", "apiVersion": "v1", "metadata": metadata, "items": items}).to_string()
+    }
+
+    /// Returns the events of a watch, which ends after them.
+    fn events(events: &[Value]) -> String {
+        events.iter().map(|event| format!("{event}\n")).collect()
+    }
+
+    fn event(kind: &str, name: &str, version: u64) -> Value {
+        json!({"type": kind, "object": namespace(name, version)})
+    }
+
+    fn bookmark(version: u64) -> Value {
+        let metadata = json!({"resourceVersion": version.to_string()});
+        json!({"type": "BOOKMARK", "object": {"kind": "Namespace", "apiVersion": "v1", "metadata": metadata}})
+    }
+
+    fn expired() -> Value {
+        let status = json!({"status": "Failure", "reason": "Expired", "message": "too old", "code": 410});
+        json!({"type": "ERROR", "object": status})
+    }
+
+    /// Describes an observation or error in a few words.
+    fn describe(result: Result<Observation<Namespace>, ListWatchError>) -> String {
+        match result {
+            Ok(Observation::Listed(objects, version)) => {
+                let names: Vec<String> = objects.iter().map(|object| object.name_any()).collect();
+                format!("listed {} at {version}", names.join(" "))
+            }
+            Ok(Observation::Applied(object)) => format!("applied {}", object.name_any()),
+            Ok(Observation::Deleted(object)) => format!("deleted {}", object.name_any()),
+            Ok(Observation::Verified) => "verified".to_owned(),
+            Err(ListWatchError::HistoryLost(lost)) => format!("lost {} after {}", lost.found, lost.seen),
+            Err(ListWatchError::Broken(_)) => "broken".to_owned(),
+            Err(ListWatchError::Reported(status)) => format!("reported {}", status.code),
+            Err(ListWatchError::List(_)) => "not listed".to_owned(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[rstest]
+    #[case::pages_are_one_list(
+        vec![
+            ("limit=500", 200, list(7, &[namespace("a", 3)], "next")),
+            ("continue=next", 200, list(7, &[namespace("b", 5)], "")),
+            ("resourceVersion=7", 200, events(&[event("ADDED", "c", 8), event("DELETED", "a", 9)])),
+        ],
+        0,
+        &["listed a b at 7", "applied c", "deleted a"]
+    )]
+    #[case::broken_watch_continues_after_a_check(
+        vec![
+            ("limit=500", 200, list(7, &[], "")),
+            ("watch=true", 200, events(&[event("ADDED", "c", 8)])),
+            ("limit=1", 200, list(8, &[], "")),
+            ("resourceVersion=8", 200, events(&[event("ADDED", "d", 9)])),
+        ],
+        0,
+        &["listed  at 7", "applied c", "broken", "verified", "applied d"]
+    )]
+    #[case::history_is_lost(
+        vec![
+            ("limit=500", 200, list(7, &[], "")),
+            ("watch=true", 200, events(&[bookmark(9)])),
+            ("limit=1", 200, list(8, &[], "")),
+        ],
+        0,
+        &["listed  at 7", "broken", "lost 8 after 9"]
+    )]
+    #[case::list_is_older_than_our_own_write(vec![("limit=500", 200, list(8, &[], ""))], 9, &["lost 8 after 9"])]
+    #[case::event_is_older_than_the_list(
+        vec![("limit=500", 200, list(7, &[], "")), ("watch=true", 200, events(&[event("ADDED", "c", 6)]))],
+        0,
+        &["listed  at 7", "lost 6 after 7"]
+    )]
+    #[case::expired_watch_lists_again(
+        vec![
+            ("limit=500", 200, list(7, &[], "")),
+            ("watch=true", 200, events(&[expired()])),
+            ("limit=500", 200, list(12, &[namespace("a", 3)], "")),
+        ],
+        0,
+        &["listed  at 7", "reported 410", "listed a at 12"]
+    )]
+    #[case::relist_is_older(
+        vec![
+            ("limit=500", 200, list(7, &[], "")),
+            ("watch=true", 200, events(&[expired()])),
+            ("limit=500", 200, list(6, &[], "")),
+        ],
+        0,
+        &["listed  at 7", "reported 410", "lost 6 after 7"]
+    )]
+    #[case::check_is_repeated_until_it_is_answered(
+        vec![
+            ("limit=500", 200, list(7, &[], "")),
+            ("watch=true", 200, events(&[])),
+            ("limit=1", 503, json!({"status": "Failure", "reason": "ServiceUnavailable", "code": 503}).to_string()),
+            ("limit=1", 200, list(7, &[], "")),
+        ],
+        0,
+        &["listed  at 7", "broken", "not listed", "verified"]
+    )]
+    #[tokio::test(start_paused = true)]
+    async fn objects_are_listed_and_watched(#[case] script: Script, #[case] written: u64, #[case] expected: &[&str]) {
+        // Given an API server, and a version that a write of ours has returned,
+        let script = Arc::new(Mutex::new(VecDeque::from(script)));
+        let respond = move |request: Request<Body>| {
+            let next = script.lock().expect("one thread").pop_front();
+            let (wanted, code, body) = next.unwrap_or_else(|| panic!("unexpected request: {}", request.uri()));
+            assert!(request.uri().to_string().contains(wanted), "{wanted}: {}", request.uri());
+            let mut response = Response::new(Body::from(body.into_bytes()));
+            *response.status_mut() = StatusCode::from_u16(code).expect("a status code");
+            async { Ok::<_, tower::BoxError>(response) }
+        };
+        let client = Client::new(tower::service_fn(respond), "default");
+        let versions = WrittenVersions::default();
+        if written > 0 {
+            let object = serde_json::from_value(namespace("ours", written)).expect("a namespace");
+            versions.record(&Namespace::wrap(Arc::new(object)));
+        }
+
+        // when its objects are listed and watched,
+        let mut watch = ListWatch::<Namespace>::new(Api::all(client), None, versions);
+        let mut observed = Vec::new();
+        for _ in expected {
+            observed.push(describe(watch.next().await));
+        }
+
+        // then these are the observations.
+        assert_eq!(observed, expected);
+    }
+}
