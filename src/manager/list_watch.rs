@@ -51,10 +51,7 @@ pub(super) enum ListWatchError {
     /// The objects can't be listed.
     #[error("listing: {0}")]
     List(#[source] kube::Error),
-    /// The watch can't be opened.
-    #[error("opening the watch: {0}")]
-    Open(#[source] kube::Error),
-    /// The watch broke, or ended early. The API server may have been restored since.
+    /// The watch can't be opened, broke, or ended early. The API server may have been restored since.
     #[error("the watch broke{}", .0.as_ref().map(|error| format!(": {error}")).unwrap_or_default())]
     Broken(#[source] Option<kube::Error>),
     /// The API server reported an error in the watch.
@@ -207,7 +204,10 @@ impl<K: WatchedKind> ListWatch<K> {
                 Ok(())
             }
             Err(kube::Error::Api(status)) => Err(self.on_reported_error(status)),
-            Err(error) => Err(ListWatchError::Open(error)),
+            Err(error) => {
+                self.state = State::Broken;
+                Err(ListWatchError::Broken(Some(error)))
+            }
         }
     }
 
@@ -229,8 +229,13 @@ impl<K: WatchedKind> ListWatch<K> {
         })
     }
 
-    /// The versions from which an expired watch would continue are gone, so it begins with a list again.
+    /// The versions from which an expired watch would continue are gone, so it begins with a list again. An
+    /// API server that fails may be one that was just restarted.
     fn on_reported_error(&mut self, status: Box<Status>) -> ListWatchError {
+        if status.code >= 500 {
+            self.state = State::Broken;
+            return ListWatchError::Broken(Some(kube::Error::Api(status)));
+        }
         self.state = if status.code == 410 { State::Unlisted } else { State::Unwatched };
         ListWatchError::Reported(status)
     }
@@ -369,6 +374,15 @@ mod tests {
         ],
         0,
         &["listed  at 7", "reported 410", "lost 6 after 7"]
+    )]
+    #[case::watch_that_fails_to_open_is_checked_too(
+        vec![
+            ("limit=500", 200, list(7, &[], "")),
+            ("watch=true", 503, json!({"status": "Failure", "reason": "ServiceUnavailable", "code": 503}).to_string()),
+            ("limit=1", 200, list(6, &[], "")),
+        ],
+        0,
+        &["listed  at 7", "broken", "lost 6 after 7"]
     )]
     #[case::check_is_repeated_until_it_is_answered(
         vec![

@@ -59,7 +59,9 @@ impl Observer {
     /// Starts again with the objects that the API server has.
     pub fn restart(&mut self, now: Timestamp, api: &ApiServer) {
         let objects = kinds::all().iter().flat_map(|kind| api.list(&kind.kind).map(move |object| (&kind.kind, object)));
-        let objects: Vec<Object> = objects.filter_map(|(kind, object)| to_typed(kind, object)).collect();
+        let mut objects: Vec<Object> = objects.filter_map(|(kind, object)| to_typed(kind, object)).collect();
+        // A pod is newer than its owner.
+        objects.sort_by_key(|object| matches!(object, Object::Pod(_)));
         self.availability = AvailabilityChecker::new(DECISION_LATENCY);
         self.checker.restore(now, &objects);
         for object in objects {

@@ -52,10 +52,9 @@ impl SimulatedWorld {
         if !self.api.restore(now) {
             return;
         }
-        for change in self.api.changes_from(self.delivered) {
-            self.cluster.observe(now, change);
-        }
-        self.delivered += self.api.changes_from(self.delivered).len();
+        let changes = self.api.changes_from(self.delivered);
+        self.cluster.observe_restore(now, &self.api, changes);
+        self.delivered += changes.len();
         self.observer.restart(now, &self.api);
         self.last_change = now;
         self.change_notify.notify_waiters();

@@ -10,6 +10,9 @@ use serde_json::Value;
 use super::kinds::{self, ResourceKind};
 use super::object_meta;
 
+/// Number of writes of other objects after a backup.
+const OTHER_WRITES: u64 = 10_000;
+
 /// Change of one object.
 #[derive(Debug, Clone)]
 pub struct ObjectChange {
@@ -105,9 +108,12 @@ impl Store {
         self.restores
     }
 
-    /// Returns a copy of all objects.
-    pub fn back_up(&self) -> StoreBackup {
-        StoreBackup { objects: self.kinds.iter().map(|kind| kind.objects.clone()).collect(), version: self.version }
+    /// Returns a copy of all objects. Many other objects are written afterwards, so that the versions after
+    /// a restore stay behind those before it for long.
+    pub fn back_up(&mut self) -> StoreBackup {
+        let version = self.version;
+        self.version += OTHER_WRITES;
+        StoreBackup { objects: self.kinds.iter().map(|kind| kind.objects.clone()).collect(), version }
     }
 
     /// Restores a backup: the version falls, and no history is left. The differences are appended to the

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::object_view::{is_terminating, items, namespaced_name, text, uid};
 use super::{ControllerContext, Task};
-use crate::api::{ApiServer, DeleteOptions, ObjectChange, Propagation, ResourceKind};
+use crate::api::{ApiServer, DeleteOptions, ObjectChange, Propagation, ResourceKind, kinds};
 
 /// Finalizer that keeps an owner until its blocking dependents are deleted.
 const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
@@ -81,7 +81,21 @@ impl GarbageCollector {
         if change.deleted {
             return self.remove(context, uid);
         }
-        let held = TrackedObject::read(change.kind, &change.object);
+        self.observe_object(context, change.kind, &change.object);
+    }
+
+    /// Starts again with all objects, as after a restart of the process.
+    pub(super) fn restart(&mut self, context: &mut ControllerContext<'_>, api: &ApiServer) {
+        *self = Self { queued: std::mem::take(&mut self.queued), enqueue_count: self.enqueue_count, ..Self::default() };
+        for kind in kinds::all() {
+            for object in api.list(&kind.kind) {
+                self.observe_object(context, kind, object);
+            }
+        }
+    }
+
+    fn observe_object(&mut self, context: &mut ControllerContext<'_>, kind: &'static ResourceKind, object: &Value) {
+        let (uid, held) = (uid(object), TrackedObject::read(kind, object));
         if self.objects.get(uid) == Some(&held) {
             return;
         }

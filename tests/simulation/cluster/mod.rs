@@ -165,6 +165,17 @@ impl SimulatedCluster {
         self.gateways.observe(context, change);
     }
 
+    /// Observes the changes by which a backup was restored. The controllers start again: what they have
+    /// read before is no longer true.
+    pub fn observe_restore(&mut self, now: Timestamp, api: &ApiServer, changes: &[ObjectChange]) {
+        changes.iter().for_each(|change| self.observe(now, change));
+        let (latencies, faults, timers) = (&self.latencies, &mut self.faults, &mut self.timers);
+        timers.cancel(|task| matches!(task, Task::ReadJob(_) | Task::SyncJob(_)));
+        let context = &mut ControllerContext { now, latencies, faults, timers };
+        self.jobs.restart(context);
+        self.garbage.restart(context, api);
+    }
+
     fn observe_pod(&mut self, now: Timestamp, change: &ObjectChange) {
         let context = &mut ControllerContext {
             now,

@@ -164,9 +164,7 @@ impl InvariantChecker {
     /// Replaces the state by one of an earlier time. Pods that it does not cover came into a queue while
     /// they ran; those that have lost their owner still belong to the cluster that they belonged to.
     pub fn restore(&mut self, now: Timestamp, objects: &[Object]) {
-        let pods = objects.iter().filter_map(|object| if let Object::Pod(pod) = object { Some(pod) } else { None });
-        let pods = self.pods.with_orphans(pods);
-        *self = Self { pods, ..Self::new(self.decision_latency) };
+        *self = Self { pods: self.pods.restarted(), ..Self::new(self.decision_latency) };
         for object in objects {
             // The order of these changes violates what the state does not.
             let _ = self.observe(&Change { version: 0, observed_at: now, object: object.clone(), deleted: false });

@@ -31,6 +31,8 @@ pub(super) struct PodTracker {
     by_cluster: BTreeMap<String, BTreeMap<String, RunnablePod>>,
     /// Template key of every existing pod, including gated and finished ones.
     template_keys: BTreeMap<String, BTreeMap<String, TemplateKey>>,
+    /// Uid of the cluster that each pod belonged to when it had an owner, by the uid of the pod.
+    cluster_of_pod: BTreeMap<String, String>,
     /// Times at which Jobs and clusters came into a queue, by uid.
     queued_at: BTreeMap<String, Timestamp>,
     /// Time within which the queue manager knows a change.
@@ -60,6 +62,7 @@ impl PodTracker {
         Self {
             by_cluster: BTreeMap::new(),
             template_keys: BTreeMap::new(),
+            cluster_of_pod: BTreeMap::new(),
             queued_at: BTreeMap::new(),
             decision_latency,
         }
@@ -86,17 +89,9 @@ impl PodTracker {
         self.queued_at.insert(uid, now);
     }
 
-    /// Returns a tracker that knows only to which clusters the pods without an owner belonged.
-    pub(super) fn with_orphans<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Self {
-        let orphans: BTreeSet<String> = pods.filter(|pod| owner_uid(*pod).is_none()).map(object_key).collect();
-        let mut tracker = Self::new(self.decision_latency);
-        for (cluster, pods) in &self.template_keys {
-            let kept: BTreeMap<_, _> = pods.clone().into_iter().filter(|(pod, _)| orphans.contains(pod)).collect();
-            if !kept.is_empty() {
-                tracker.template_keys.insert(cluster.clone(), kept);
-            }
-        }
-        tracker
+    /// Returns a tracker that knows only to which clusters pods belonged.
+    pub(super) fn restarted(&self) -> Self {
+        Self { cluster_of_pod: self.cluster_of_pod.clone(), ..Self::new(self.decision_latency) }
     }
 
     /// Lets the pods that request more than is reserved for their job run until the queue manager has
@@ -124,9 +119,11 @@ impl PodTracker {
 
     /// Observes a pod. Returns the uid of the queued job that it belongs to, if any.
     pub(super) fn observe(&mut self, state: &State, pod: &Pod, gone: bool, now: Timestamp) -> Option<String> {
-        let cluster = cluster_uid_of_pod(pod)
-            .or_else(|| self.cluster_before_orphaning(pod))
-            .or_else(|| uid_of_named_cluster(state, pod))?;
+        let uid = pod.uid().unwrap_or_default();
+        if let Some(cluster) = cluster_uid_of_pod(pod) {
+            self.cluster_of_pod.insert(uid.clone(), cluster);
+        }
+        let cluster = self.cluster_of_pod.get(&uid).cloned().or_else(|| uid_of_named_cluster(state, pod))?;
         let is_exempt = self.is_exempt(state, &cluster, pod, now);
         let pods = self.by_cluster.entry(cluster.clone()).or_default();
         if gone || !is_runnable(pod) {
@@ -152,13 +149,6 @@ impl PodTracker {
             self.template_keys.remove(&cluster);
         }
         job_uid_of_cluster(state, &cluster)
-    }
-
-    /// Returns the uid of the cluster that a pod belonged to before it lost its owner.
-    fn cluster_before_orphaning(&self, pod: &Pod) -> Option<String> {
-        let key = object_key(pod);
-        let tracked = self.template_keys.iter().find(|(_, pods)| pods.contains_key(&key));
-        tracked.map(|(cluster, _)| cluster.clone())
     }
 
     /// Checks that no group of the pod's cluster mixes pods of different templates, if its upgrade

@@ -119,6 +119,17 @@ impl JobController {
         }
     }
 
+    /// Starts again with the Jobs that it knows, as after a restart of the process.
+    pub(super) fn restart(&mut self, context: &mut ControllerContext<'_>) {
+        self.jobs.values_mut().for_each(|job| job.phase = SyncPhase::Idle);
+        let jobs: Vec<String> = self.jobs.keys().cloned().collect();
+        jobs.iter().for_each(|job| self.enqueue(context, job));
+        let is_orphan = |(_, owner): &&(Arc<PodId>, String)| !self.jobs.contains_key(owner);
+        let orphans: Vec<Arc<PodId>> =
+            self.tracked_pods.values().filter(is_orphan).map(|(pod, _)| pod.clone()).collect();
+        orphans.into_iter().for_each(|pod| self.schedule_release(context, pod));
+    }
+
     fn enqueue(&mut self, context: &mut ControllerContext<'_>, uid: &str) {
         let Some(job) = self.jobs.get_mut(uid) else { return };
         match job.phase {
