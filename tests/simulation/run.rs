@@ -126,6 +126,7 @@ impl Run {
             }
             self.execute_action(&people, &step.act).await;
         }
+        self.execute_action(&people, &UserAction::LimitPods { pods: None, cpu: None }).await;
         self.machine.faults.lock().expect("one thread").stop();
         self.machine.world.with(|world| world.cluster.disable_faults(self.machine.world.time.now()));
         self.check_quiescent_state("after the last fault").await;

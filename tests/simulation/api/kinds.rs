@@ -64,7 +64,7 @@ pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 /// Built-in kinds and those of the Gateway API: group, version, kind, plural, namespaced, has a
 /// status subresource, counts generations.
-const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 23] = [
+const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 24] = [
     ("", "v1", "ConfigMap", "configmaps", true, false, false),
     ("", "v1", "Endpoints", "endpoints", true, false, false),
     ("", "v1", "LimitRange", "limitranges", true, false, false),
@@ -72,6 +72,7 @@ const BUILT_IN: [(&str, &str, &str, &str, bool, bool, bool); 23] = [
     ("", "v1", "Node", "nodes", false, true, false),
     ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", true, true, false),
     ("", "v1", "Pod", "pods", true, true, true),
+    ("", "v1", "ResourceQuota", "resourcequotas", true, true, false),
     ("", "v1", "Secret", "secrets", true, false, false),
     ("", "v1", "Service", "services", true, true, false),
     ("", "v1", "ServiceAccount", "serviceaccounts", true, false, false),

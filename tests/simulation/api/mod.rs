@@ -6,7 +6,7 @@
 //! finalizers and graceful deletion.
 //! The tests in [`recorded`] compare it with recorded responses of a real API server.
 //!
-//! Not implemented: RBAC, other admission (webhooks, limits, service accounts), `dryRun` except of creations,
+//! Not implemented: RBAC, other admission (webhooks, service accounts), `dryRun` except of creations,
 //! strategic merge patches, discovery, `metadata.managedFields` in responses (field owners are
 //! still tracked), and deletion of the contents of terminating namespaces.
 //!

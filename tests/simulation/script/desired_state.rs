@@ -58,6 +58,7 @@ impl DesiredState {
     /// Applies an action. An action on an object that does not exist has no effect.
     pub(crate) fn apply(&mut self, act: &UserAction) {
         match act {
+            UserAction::LimitPods { .. } => {}
             UserAction::BackUp => self.backup = Some(Box::new(Self { backup: None, ..self.clone() })),
             UserAction::Restore => {
                 if let Some(backup) = self.backup.take() {

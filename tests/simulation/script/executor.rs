@@ -16,6 +16,8 @@ use super::step::{Cluster, UserAction};
 
 /// Field manager of the users.
 const FIELD_MANAGER: &str = "people";
+/// Name of the ResourceQuota and the LimitRange.
+const LIMITS: &str = "limits";
 /// Poll interval while an object of the same name is terminating.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -85,6 +87,11 @@ impl<'a> Executor<'a> {
         match act {
             // These are no requests: the run carries them out.
             UserAction::BackUp | UserAction::Restore => Ok(()),
+            UserAction::LimitPods { pods, cpu } => {
+                self.set_limit("ResourceQuota", pods.map(|pods| json!({"hard": {"pods": pods.to_string()}}))).await?;
+                let limit = |cpu: u32| json!({"limits": [{"type": "Container", "max": {"cpu": format!("{cpu}m")}}]});
+                self.set_limit("LimitRange", cpu.map(limit)).await
+            }
             UserAction::PutService(service) => {
                 for way in self.place.gateway_objects(service) {
                     self.apply_until_live(way).await?;
@@ -250,6 +257,17 @@ impl<'a> Executor<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Applies a limit of the namespace, or deletes it.
+    async fn set_limit(&self, kind: &str, spec: Option<Value>) -> Result<(), kube::Error> {
+        match spec {
+            Some(spec) => {
+                let object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": LIMITS}, "spec": spec});
+                self.apply(object).await.map(drop)
+            }
+            None => self.delete(kind, LIMITS, PropagationPolicy::Background).await,
+        }
     }
 
     pub(super) async fn delete(&self, kind: &str, name: &str, policy: PropagationPolicy) -> Result<(), kube::Error> {

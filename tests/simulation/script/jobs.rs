@@ -35,8 +35,25 @@ impl Script {
             let act = random_action(&author.desired_state(), rng, demand);
             author.push(rng, act);
         }
+        insert_limits(&mut author.script, &chance.subject("script"));
         insert_restore(&mut author.script, &chance.subject("script"));
         author.script
+    }
+}
+
+/// Lets one script in eight limit the pods of the namespace, and change that some actions later. The limits
+/// are lifted at the end.
+pub(super) fn insert_limits(script: &mut Script, chance: &SeededRandom) {
+    let rng = &mut chance.rng_for("limits", 0);
+    if rng.u32(0..8) > 0 {
+        return;
+    }
+    for _ in 0..rng.u32(1..=3) {
+        let pods = (rng.u32(0..3) > 0).then(|| rng.u32(0..=6));
+        let cpu = (rng.u32(0..3) == 0).then(|| [200, 250, 500][rng.usize(0..3)]);
+        let step =
+            ScriptStep { after: Delay::Millis(rng.u32(0..=MAX_DELAY_MS)), act: UserAction::LimitPods { pods, cpu } };
+        script.steps.insert(rng.usize(0..=script.steps.len()), step);
     }
 }
 

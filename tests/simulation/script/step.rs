@@ -46,6 +46,13 @@ pub(crate) enum UserAction {
     BackUp,
     /// Restores the backup: the state and the resource versions of then are back.
     Restore,
+    /// Limits the pods of the namespace with a ResourceQuota and a LimitRange.
+    LimitPods {
+        /// Maximum number of pods that have not ended. None sets no ResourceQuota.
+        pods: Option<u32>,
+        /// Maximum CPU of a container, in thousandths. None sets no LimitRange.
+        cpu: Option<u32>,
+    },
     /// Applies a complete RayService. If one of this name is terminating, waits until it is
     /// deleted.
     PutService(Service),

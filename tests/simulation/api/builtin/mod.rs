@@ -1,6 +1,7 @@
 //! Defaulting and validation of built-in kinds, as far as Sluice or its users depend on it.
 
 mod jobs;
+mod limits;
 mod pods;
 mod roundtrip;
 mod services;
@@ -15,7 +16,7 @@ use super::store::Store;
 /// Sets the initial status and the fields that are decided on creation.
 ///
 /// # Errors
-/// Returns an error if the PriorityClass of a pod does not exist.
+/// Returns an error if the PriorityClass of a pod does not exist, or if the pod exceeds a limit.
 pub fn initialize(store: &Store, kind: &ResourceKind, object: &mut Value) -> Result<(), StatusError> {
     match kind.kind.as_str() {
         "Pod" => {
@@ -23,6 +24,7 @@ pub fn initialize(store: &Store, kind: &ResourceKind, object: &mut Value) -> Res
             object["status"] = json!({"phase": "Pending", "qosClass": class});
             pods::set_gated_condition(object);
             pods::set_priority(store, kind, object)?;
+            limits::admit_pod(store, kind, object)?;
         }
         "Job" => {
             object["status"] = json!({});
