@@ -149,6 +149,7 @@ impl Run {
         }
         match tokio::time::timeout(TIMEOUT, people.execute(act)).await {
             Ok(Ok(())) => {}
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => panic!("{act:?}: {}", status.message),
             Ok(Err(error)) => self.remark(&format!("action failed: {error}")),
             Err(_) => {
                 let what = format!("{act:?} did not finish within {TIMEOUT:?}");

@@ -33,7 +33,7 @@ pub(crate) struct Executor<'a> {
 /// Returns the API resource of a kind.
 pub(crate) fn api_resource(kind: &str) -> ApiResource {
     let (group, version) = match kind {
-        "Namespace" | "Pod" | "Service" => ("", "v1"),
+        "LimitRange" | "Namespace" | "Pod" | "ResourceQuota" | "Service" => ("", "v1"),
         "ControllerRevision" => ("apps", "v1"),
         "Job" => ("batch", "v1"),
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
@@ -322,6 +322,20 @@ mod tests {
             admission_timeout: None,
             incremental: None,
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limits_are_set_and_lifted() {
+        let world = world().await;
+        let limits = || {
+            let count = |kind: &str| world.with(|world| world.api.list(kind).count());
+            (count("ResourceQuota"), count("LimitRange"))
+        };
+
+        done(&world, &[UserAction::LimitPods { pods: Some(1), cpu: Some(200) }]).await;
+        assert_eq!(limits(), (1, 1));
+        done(&world, &[UserAction::LimitPods { pods: None, cpu: None }]).await;
+        assert_eq!(limits(), (0, 0));
     }
 
     async fn done(world: &SharedWorld, acts: &[UserAction]) {
