@@ -63,7 +63,7 @@ pub(super) fn insert_restore(script: &mut Script, chance: &SeededRandom) {
     if rng.u32(0..8) > 0 {
         return;
     }
-    // The API server may refuse to apply an object anew that exists again.
+    // The API server may refuse another spec for an object that exists again.
     let is_put = |step: &ScriptStep| {
         matches!(step.act, UserAction::PutService(_) | UserAction::PutCluster(_) | UserAction::Job(JobAction::Put(_)))
     };
