@@ -45,6 +45,7 @@ impl fmt::Display for SliceStatus {
             SliceState::Pending => "pending",
             SliceState::Admitted => "admitted",
             SliceState::Evicting => "evicting",
+            SliceState::Terminating => "terminating",
         };
         write!(f, "Workload {}: {state}, LocalQueue {}", self.name, self.local_queue)?;
         for (index, name) in self.path.iter().enumerate() {

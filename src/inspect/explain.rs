@@ -102,6 +102,21 @@ pub enum SliceState {
     Admitted,
     /// The slice holds quota until its pods have terminated.
     Evicting,
+    /// The slice was deleted, and holds quota until its pods have terminated or another slice covers them.
+    Terminating,
+}
+
+impl SliceState {
+    /// Returns the state of a slice in a phase; `None` if the slice is finished.
+    fn of_phase(phase: SlicePhase) -> Option<Self> {
+        match phase {
+            SlicePhase::Pending => Some(Self::Pending),
+            SlicePhase::Admitted => Some(Self::Admitted),
+            SlicePhase::Evicted => Some(Self::Evicting),
+            SlicePhase::Terminating => Some(Self::Terminating),
+            SlicePhase::Finished => None,
+        }
+    }
 }
 
 /// Requests or assignment of one pod set of a slice.
@@ -231,12 +246,7 @@ fn member_status(job: &dyn GenericJob, member: &Member) -> MemberStatus {
 }
 
 fn slice_status(engine: &Engine, slice: &Slice<'_>) -> Option<SliceStatus> {
-    let state = match slice.phase {
-        SlicePhase::Pending => SliceState::Pending,
-        SlicePhase::Admitted => SliceState::Admitted,
-        SlicePhase::Evicted | SlicePhase::Terminating => SliceState::Evicting,
-        SlicePhase::Finished => return None,
-    };
+    let state = SliceState::of_phase(slice.phase)?;
     let key = ObjectKey::of(slice.workload);
     let path = queue_path(engine.cluster_state(), slice.workload);
     let waits = || match engine.scheduler().explain(&key) {

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::cluster_state::Object;
 use crate::tokens::TokenKey;
-use crate::{ApiServerLoad, Command, Components, Engine, EngineInput, WriteError, WriteId, WriteOutcome};
+use crate::{ApiServerLoad, Command, Components, Engine, EngineInput, Scope, WriteError, WriteId, WriteOutcome};
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
 use sluice_api::ray::{RayCluster, RayService, names};
@@ -124,6 +124,13 @@ impl ControlPlane {
         } else {
             self.create(name, object);
         }
+    }
+
+    /// Breaks the watch of the Workloads, or lets it be verified that the API server is the same.
+    pub(super) fn break_watch(&mut self, is_broken: bool) {
+        let scope = Scope { kind: "Workload".to_owned(), namespace: None, label: None };
+        let input = if is_broken { EngineInput::WatchBroken(scope) } else { EngineInput::HistoryVerified(scope) };
+        self.engine_inputs.push(input);
     }
 
     /// Reports whether an object exists.

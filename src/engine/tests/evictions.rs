@@ -4,6 +4,7 @@ use jiff::SignedDuration;
 use rstest::rstest;
 use serde_json::json;
 
+use super::batch_jobs::put_job;
 use super::control_plane::ControlPlane;
 use super::fixtures::{cluster_spec, control_plane, job_metadata, put_cluster, put_service};
 use sluice_api::condition;
@@ -30,17 +31,9 @@ fn is_serving(plane: &ControlPlane, name: &str) -> bool {
     plane.service(name).status.is_some_and(|status| condition::is_true(&status.conditions, "Ready"))
 }
 
-/// Creates a suspended batch Job that needs 2 CPUs.
-fn put_job(plane: &mut ControlPlane, name: &str) {
-    let container = json!({"name": "work", "resources": {"requests": {"cpu": "1"}}});
-    let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
-    let spec = json!({"suspend": true, "parallelism": 2, "completions": 200, "template": template});
-    plane.apply("Job", json!({"metadata": job_metadata(name, "low"), "spec": spec}));
-}
-
 #[rstest]
 #[case::cluster("RayCluster", |plane: &mut ControlPlane| put_cluster(plane, "humble", "low", 1))]
-#[case::job("Job", |plane: &mut ControlPlane| put_job(plane, "humble"))]
+#[case::job("Job", |plane: &mut ControlPlane| put_job(plane, "humble", "low", json!({"suspend": true, "parallelism": 2})))]
 fn job_is_not_evicted_while_it_is_being_unsuspended(#[case] kind: &'static str, #[case] put: fn(&mut ControlPlane)) {
     // Given a job that was just admitted, with the write that unsuspends it in flight,
     let mut plane = control_plane(Settings::default(), "2");

@@ -2,6 +2,7 @@
 
 mod adoption;
 mod batch_jobs;
+mod broken_watches;
 mod control_plane;
 mod deletion;
 mod evictions;
