@@ -178,8 +178,8 @@ impl<K: WatchedKind> ListWatch<K> {
         }
     }
 
-    /// Checks that the API server is not at an older version than the watch was. A request that it
-    /// rejects for good shows at least that it is the same.
+    /// Checks that the API server is not at an older version than the watch was. If it can't list this
+    /// kind, decisions do not wait for that: the watches of other kinds broke with it, and check it too.
     async fn check_history(&mut self) -> Result<Observation<K>, ListWatchError> {
         let (params, seen) = (self.list_params(1), self.seen());
         let listed = tokio::time::timeout(CHECK_TIMEOUT, self.api.list(&params)).await;
@@ -188,7 +188,7 @@ impl<K: WatchedKind> ListWatch<K> {
                 let found = parse_version(&page.metadata.resource_version.unwrap_or_default())?;
                 check_version(seen, found)?;
             }
-            Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {}
+            Err(kube::Error::Api(status)) if !matches!(status.code, 429 | 503 | 504) => {}
             Err(error) => return Err(ListWatchError::List(error)),
         }
         self.state = State::Unwatched;
@@ -219,7 +219,7 @@ impl<K: WatchedKind> ListWatch<K> {
             WatchEvent::Bookmark(bookmark) => bookmark.metadata.resource_version.clone(),
             WatchEvent::Error(status) => return Err(self.on_reported_error(status.clone())),
         };
-        let version = parse_version(&version)?;
+        let version = parse_version(&version).inspect_err(|_| self.state = State::Unlisted)?;
         check_version(self.version, version)?;
         self.version = version;
         Ok(match event {
@@ -383,6 +383,24 @@ mod tests {
         ],
         0,
         &["listed  at 7", "broken", "lost 6 after 7"]
+    )]
+    #[case::kind_that_cannot_be_listed_delays_no_decision(
+        vec![
+            ("limit=500", 200, list(7, &[], "")),
+            ("watch=true", 200, events(&[])),
+            ("limit=1", 500, json!({"status": "Failure", "reason": "InternalError", "code": 500}).to_string()),
+        ],
+        0,
+        &["listed  at 7", "broken", "verified"]
+    )]
+    #[case::event_without_a_version_lists_again(
+        vec![
+            ("limit=500", 200, list(7, &[], "")),
+            ("watch=true", 200, events(&[json!({"type": "ADDED", "object": {"metadata": {"name": "a"}}})])),
+            ("limit=500", 200, list(8, &[], "")),
+        ],
+        0,
+        &["listed  at 7", "reading the resource version: \"\" is not a number", "listed  at 8"]
     )]
     #[case::check_is_repeated_until_it_is_answered(
         vec![
