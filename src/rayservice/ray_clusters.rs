@@ -166,10 +166,12 @@ fn update_cluster(context: &ServiceContext<'_>, child: &ServiceCluster<'_>, appe
 /// deletion delay, so that open connections can finish.
 fn delete_when_due(context: &ServiceContext<'_>, child: &ServiceCluster<'_>, plan: &mut Plan) {
     let service = context.observed.service;
+    // The route may have sent requests to it before its status or annotation could be written.
+    let receives_requests = context.observed.routing.traffic_share(child.cluster).unwrap_or(0) > 0;
     let due = match child.delete_after() {
-        Some(due) => due,
-        None if child.has_served(service) => return plan.write(deletion_time_write(context, child)),
-        None => Timestamp::MIN,
+        Some(due) if due > context.observed.now || !receives_requests => due,
+        None if !child.has_served(service) && !receives_requests => Timestamp::MIN,
+        _ => return plan.write(deletion_time_write(context, child)),
     };
     if due > context.observed.now {
         return plan.wake_by(due);

@@ -36,6 +36,8 @@ struct PodExpectation {
     gated_version: Option<u64>,
     /// Time at which an unobserved pod stops counting; `None` while the response may still arrive.
     expires_at: Option<Timestamp>,
+    /// True while a pod of this name exists: the creation creates none, unless that pod is deleted first.
+    is_observed: bool,
 }
 
 impl PodExpectations {
@@ -59,6 +61,7 @@ impl PodExpectations {
             expected_pod: pod,
             gated_version: gated_at,
             expires_at: None,
+            is_observed: false,
         };
         self.by_write.insert(id, expectation);
     }
@@ -74,20 +77,29 @@ impl PodExpectations {
         Some(expectation.owner.clone())
     }
 
-    /// Drops the expectations that an observed pod resolves: a created pod counts as observed from
-    /// now on, and a newer version of a gated pod means that the ungating either succeeded or can
-    /// only fail with a conflict.
+    /// Settles the expectations of an observed pod: a created pod counts as observed from now on, and a
+    /// newer version of a gated pod means that the ungating either succeeded or can only fail with a
+    /// conflict. A creation that is sent again may still create the pod once it is deleted.
     pub(super) fn on_observed(&mut self, reference: &ObjectRef, pod: &Pod) {
-        let is_settled = |expectation: &PodExpectation| {
-            expectation.gated_version.is_none_or(|version| version < numeric_resource_version(pod))
-        };
-        self.by_write.retain(|_, expectation| expectation.pod != *reference || !is_settled(expectation));
+        self.by_write.retain(|_, expectation| {
+            if expectation.pod != *reference {
+                return true;
+            }
+            expectation.is_observed = expectation.gated_version.is_none();
+            expectation.gated_version.is_none_or(|version| version >= numeric_resource_version(pod))
+        });
     }
 
     /// Drops the ungatings of a deleted pod: they fail even if another pod gets its name. A creation
     /// is not resolved, because it may create the pod after the deletion.
     pub(super) fn on_deleted(&mut self, reference: &ObjectRef) {
-        self.by_write.retain(|_, expectation| expectation.pod != *reference || expectation.gated_version.is_none());
+        self.by_write.retain(|_, expectation| {
+            if expectation.pod != *reference {
+                return true;
+            }
+            expectation.is_observed = false;
+            expectation.gated_version.is_none()
+        });
     }
 
     /// Returns the expected pods of the cluster with this uid that may run.
@@ -101,7 +113,7 @@ impl PodExpectations {
     pub(super) fn expected(&self, cluster: &str) -> Vec<&Pod> {
         let mut pods: BTreeMap<&ObjectRef, &Pod> = BTreeMap::new();
         for PodExpectation { pod, expected_pod: is, .. } in
-            self.by_write.values().filter(|expectation| expectation.owner.uid == *cluster)
+            self.by_write.values().filter(|expectation| expectation.owner.uid == *cluster && !expectation.is_observed)
         {
             let first = pods.entry(pod).or_insert(is);
             if is_gated(first) && !is_gated(is) {
@@ -202,6 +214,21 @@ mod tests {
         expectations.on_deleted(&ungating.target);
 
         assert_eq!(expectations.len(), 1, "the creation may still take effect");
+    }
+
+    #[test]
+    fn creation_that_was_sent_again_counts_again_once_the_pod_is_deleted() {
+        // Given a pod that is observed while its creation, sent again, is in flight,
+        let mut expectations = PodExpectations::default();
+        expectations.record(1, &creation("Pod"), None);
+        expectations.on_observed(&creation("Pod").target, &pod("7", false));
+        assert_eq!(expectations.expected_running("u1").len(), 0);
+
+        // when it is deleted, then the creation may create it once more, until it is answered.
+        expectations.on_deleted(&creation("Pod").target);
+        assert_eq!(expectations.expected_running("u1").len(), 1);
+        expectations.on_result(1, true, at(0));
+        assert_eq!(expectations.expected_running("u1").len(), 0);
     }
 
     #[test]
