@@ -29,7 +29,7 @@ RNG_SEED ?= 1
 # The five run one after the other, so that each reports its own speed.
 SEEDS ?= 2000
 FIRST ?= 0
-INCREMENTAL_SEEDS ?= 244
+INCREMENTAL_SEEDS ?= 500
 INCREMENTAL_FIRST ?= 0
 REPEATED_SEEDS ?= 100
 REPEATED_FIRST ?= 0

@@ -26,17 +26,23 @@ const DEFAULT_DELETION_DELAY_SECONDS: i32 = 60;
 /// are not misread.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
+/// Annotations about the RayService itself, which its RayClusters don't inherit.
+const SERVICE_ANNOTATIONS: [&str; 6] = [
+    LAST_APPLIED_ANNOTATION,
+    TIMED_OUT_ANNOTATION,
+    UPGRADE_DIRECTIVE_ANNOTATION,
+    UPGRADE_FAILED_ANNOTATION,
+    ADOPTED_ROUTE_ANNOTATION,
+    names::TEMPLATE_SUSPENDED_ANNOTATION,
+];
+
 /// Returns the RayCluster that the RayService's spec describes, under this name.
 pub(super) fn build_cluster(service: &RayService, name: &str) -> RayCluster {
     let mut labels = service.labels().clone();
     labels.insert(names::ORIGIN_NAME_LABEL.to_owned(), service.name_any());
     labels.insert(names::ORIGIN_KIND_LABEL.to_owned(), RayService::kind(&()).into_owned());
     let mut annotations = service.annotations().clone();
-    annotations.remove(LAST_APPLIED_ANNOTATION);
-    annotations.remove(TIMED_OUT_ANNOTATION);
-    annotations.remove(UPGRADE_DIRECTIVE_ANNOTATION);
-    annotations.remove(UPGRADE_FAILED_ANNOTATION);
-    annotations.remove(ADOPTED_ROUTE_ANNOTATION);
+    annotations.retain(|key, _| !SERVICE_ANNOTATIONS.contains(&key.as_str()));
     let mut cluster = RayCluster::new(name, service.spec.ray_cluster_config.clone());
     cluster.metadata = ObjectMeta {
         namespace: service.namespace(),
@@ -166,15 +172,19 @@ fn update_cluster(context: &ServiceContext<'_>, child: &ServiceCluster<'_>, appe
 /// deletion delay, so that open connections can finish.
 fn delete_when_due(context: &ServiceContext<'_>, child: &ServiceCluster<'_>, plan: &mut Plan) {
     let service = context.observed.service;
-    // The route may have sent requests to it before its status or annotation could be written.
-    let receives_requests = context.observed.routing.traffic_share(child.cluster).unwrap_or(0) > 0;
     let due = match child.delete_after() {
-        Some(due) if due > context.observed.now || !receives_requests => due,
-        None if !child.has_served(service) && !receives_requests => Timestamp::MIN,
-        _ => return plan.write(deletion_time_write(context, child)),
+        Some(due) => due,
+        None if child.has_served(service) => return plan.write(deletion_time_write(context, child)),
+        None => Timestamp::MIN,
     };
     if due > context.observed.now {
         return plan.wake_by(due);
+    }
+    // The serve Service still sends requests to it. It is moved to the active cluster first, and the delay
+    // begins again.
+    let is_selected = services::selected_cluster_name(context.observed) == Some(child.name().as_str());
+    if is_selected && context.clusters.active.is_some() {
+        return plan.write(deletion_time_write(context, child));
     }
     if due == Timestamp::MIN && matches!(context.action, UpgradeAction::Keep | UpgradeAction::UpdateActive) {
         let text = format!(

@@ -102,9 +102,6 @@ impl Case {
     pub fn request_faults(&self) -> FaultInjector {
         match &self.faults {
             Some(trouble) => FaultInjector::listed(trouble.requests.clone()),
-            // With slow lists, incremental seed 243 deletes a cluster that still has a share of the traffic
-            // (I6), when a process is killed just before its upgrade is reverted: not mended yet.
-            None if self.script.setup.gateways => FaultInjector::drawn_with_prompt_lists(&self.random()),
             None => FaultInjector::drawn(&self.random()),
         }
     }

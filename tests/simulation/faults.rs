@@ -161,13 +161,6 @@ impl FaultInjector {
         Self::with_source(FaultSource::Drawn(chance.subject("faults"), FaultRates::draw(chance)))
     }
 
-    /// Returns an injector that draws the faults of a seed, without lists that are slow or show an earlier
-    /// state.
-    pub fn drawn_with_prompt_lists(chance: &SeededRandom) -> Self {
-        let rates = FaultRates { stale_list: 0, response_delayed: 0, ..FaultRates::draw(chance) };
-        Self::with_source(FaultSource::Drawn(chance.subject("faults"), rates))
-    }
-
     /// Returns an injector of the listed faults only.
     pub fn listed(faults: BTreeMap<u64, Fault>) -> Self {
         Self::with_source(FaultSource::Listed(faults))

@@ -117,11 +117,15 @@ pub(super) fn roll_back_if_needed(
     let pending = others.iter().position(|child| Some(child.name().as_str()) == pending_cluster_name(observed.service));
     let Some(pending) = pending.filter(|pending| action.pending_index() != Some(*pending)) else { return action };
     let child = &others[pending];
-    let has_served = recorded_status(observed.service, child.cluster)
-        .is_some_and(|entry| entry.last_traffic_migrated_time.is_some());
+    // A route that its owner overwrote no longer tells whether it had sent requests to a cluster with capacity.
+    let is_route_overwritten = observed.routing.traffic_share(child.cluster).is_none();
+    let may_have_served = recorded_status(observed.service, child.cluster).is_some_and(|entry| {
+        let has_capacity = entry.target_capacity.is_some_and(|capacity| capacity > 0);
+        entry.last_traffic_migrated_time.is_some() || is_route_overwritten && has_capacity
+    });
     let is_restored = cluster_share(observed, active.cluster, FULL) == ClusterShare { capacity: FULL, traffic: FULL };
     let is_drained =
-        cluster_share(observed, child.cluster, 0).traffic == 0 && (!has_served || child.delete_after().is_some());
+        cluster_share(observed, child.cluster, 0).traffic == 0 && (!may_have_served || child.delete_after().is_some());
     if is_restored && is_drained { action } else { UpgradeAction::RollBack(pending) }
 }
 

@@ -16,6 +16,7 @@ use super::workers::FULL_REPLICAS_ANNOTATION;
 use crate::tests::harness::Harness;
 use crate::tests::{chat_service, ray_version_patch, state};
 use sluice_api::ray::RayServiceStatus;
+use sluice_api::ray::names::DELETE_AFTER_ANNOTATION;
 
 /// Returns a RayService with four workers and four Serve replicas that is upgraded incrementally.
 fn incremental_service(surge: i32, step: i32, interval: i32) -> Value {
@@ -235,6 +236,31 @@ fn run_until(harness: &mut Harness, until: &str) {
         harness.run_once(end, &|_| true);
         assert!(harness.now < end, "it is at {}", recorded_shares(harness));
     }
+}
+
+#[test]
+fn old_cluster_is_not_deleted_while_the_serve_service_selects_it() {
+    // Given an upgrade during which another client takes every change of the serve Service back,
+    let mut harness = running_service(50, 25, 5);
+    let old = harness.live_clusters()[0].clone();
+    harness.patch_service(ray_version_patch("2.54.0"));
+    let end = harness.now + SignedDuration::from_secs(300);
+    let deletion_time = |harness: &Harness| harness.cluster(&old).annotations().get(DELETE_AFTER_ANNOTATION).cloned();
+    let mut deletion_times = BTreeSet::new();
+    while deletion_times.len() < 3 {
+        harness.run_once(end, &|_| true);
+        let selector = json!({"ray.io/cluster": old});
+        harness.patch_as_other_client("Service", "chat-serve-svc", json!({"spec": {"selector": selector}}));
+        deletion_times.extend(deletion_time(&harness));
+        assert!(harness.now < end, "its deletion is put off once per delay: {deletion_times:?}");
+    }
+
+    // when that client stops, then the old cluster goes after the delay.
+    harness.run_for(50);
+    assert_eq!(harness.live_clusters().len(), 2);
+    harness.run_for(20);
+    assert_ne!(harness.live_clusters(), [old]);
+    assert_eq!(harness.live_clusters().len(), 1);
 }
 
 #[test]

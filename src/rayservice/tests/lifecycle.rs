@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 
 use super::harness::Harness;
 use super::{chat_service, ray_version_patch, running_service, state};
+use sluice_api::ray::admission_annotations::TIMED_OUT_ANNOTATION;
+use sluice_api::ray::incremental_annotations::{UPGRADE_DIRECTIVE_ANNOTATION, UPGRADE_FAILED_ANNOTATION};
 use sluice_api::ray::names;
+use sluice_api::ray::routing_annotations::ADOPTED_ROUTE_ANNOTATION;
 use sluice_plan::{Plan, WriteOp};
 
 #[test]
@@ -59,6 +62,23 @@ fn ray_cluster_has_the_metadata_that_kuberay_sets() {
         ("RayService", Some(true), Some(true))
     );
     assert_eq!(child.spec.suspend, None);
+}
+
+#[rstest]
+#[case::last_applied(sluice_api::LAST_APPLIED_ANNOTATION, "{}")]
+#[case::admission_timed_out(TIMED_OUT_ANNOTATION, "hash")]
+#[case::upgrade_directive(UPGRADE_DIRECTIVE_ANNOTATION, "pause")]
+#[case::upgrade_failed(UPGRADE_FAILED_ANNOTATION, "hash")]
+#[case::adopted_route(ADOPTED_ROUTE_ANNOTATION, "shop")]
+#[case::template_suspended(names::TEMPLATE_SUSPENDED_ANNOTATION, "true")]
+fn ray_cluster_has_no_annotation_about_its_service(#[case] annotation: &str, #[case] value: &str) {
+    let mut service = chat_service();
+    service["metadata"]["annotations"][annotation] = json!(value);
+    let mut harness = Harness::new(service);
+    harness.run_for(1);
+    let child = harness.cluster(&harness.live_clusters()[0]);
+    assert_eq!(child.annotations().get(annotation), None);
+    assert_eq!(child.annotations()["note"], "b");
 }
 
 #[test]

@@ -94,6 +94,25 @@ fn route_overwritten_by_its_owner_is_split_again() {
     assert_eq!(recorded_shares(&harness), "75/100 25/50", "{old} keeps its share");
 }
 
+/// A process may be killed after it has sent traffic to a cluster, and before the status says so.
+#[test]
+fn cluster_with_capacity_is_deleted_late_if_the_owner_overwrites_the_route_and_takes_the_upgrade_back() {
+    // Given an upgrade whose new cluster has capacity, and no traffic according to the status,
+    let mut harness = service_with_user_route();
+    let old = harness.live_clusters()[0].clone();
+    upgrade_until(&mut harness, "100/100 0/50");
+
+    // when the owner overwrites the route and takes the upgrade back,
+    harness.patch_as_other_client("HTTPRoute", "shop", json!({"spec": shop_route()["spec"]}));
+    harness.patch_service(ray_version_patch("2.53.0"));
+    harness.run_for(30);
+
+    // then the cluster stays for connections that may still use it, and goes later.
+    assert_eq!(harness.live_clusters().len(), 2);
+    harness.run_for(120);
+    assert_eq!(harness.live_clusters(), [old]);
+}
+
 #[test]
 fn route_that_cannot_be_split_blocks_the_upgrade() {
     let mut harness = service_with_user_route();
