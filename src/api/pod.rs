@@ -29,6 +29,11 @@ pub fn is_running(pod: &Pod) -> bool {
     phase(pod) == Some("Running")
 }
 
+/// Returns whether a scheduler has bound the pod to a node.
+pub fn has_node(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
+}
+
 /// Returns the condition Ready; None if it is not set.
 pub fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
     pod.status.as_ref()?.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")

@@ -134,12 +134,9 @@ fn webhook_bind_address(root: &FieldReader<'_>) -> Option<String> {
 }
 
 fn scheduler_settings(root: &FieldReader<'_>) -> Settings {
-    let disabled = root.field("featureGates").field("DisableWaitForPodsReady").bool().unwrap_or(false);
-    // The section is validated even if the feature gate disables it.
-    let section = wait_for_pods_ready(&root.field("waitForPodsReady"));
     Settings {
         fair_sharing: fair_sharing(&root.field("fairSharing")),
-        wait_for_pods_ready: if disabled { None } else { section },
+        wait_for_pods_ready: gated_wait_for_pods_ready(root),
         resources: resource_rules(&root.field("resources")),
     }
 }
@@ -192,6 +189,18 @@ fn retention(reader: &FieldReader<'_>) -> RetentionPolicy {
     }
 }
 
+/// Returns the section `waitForPodsReady` as far as the feature gates enable it. It is validated as a whole
+/// all the same.
+fn gated_wait_for_pods_ready(root: &FieldReader<'_>) -> Option<WaitForPodsReady> {
+    let gate = |name: &str| root.field("featureGates").field(name).bool();
+    let is_disabled = gate("DisableWaitForPodsReady").unwrap_or(false);
+    // Kueue 0.20 ignores the field without its alpha gate; here the field itself asks for it.
+    let limits_scheduling = gate("WaitForPodsReadyUnscheduledTimeout").unwrap_or(true);
+    let mut rules = wait_for_pods_ready(&root.field("waitForPodsReady")).filter(|_| !is_disabled)?;
+    rules.unscheduled_timeout = rules.unscheduled_timeout.filter(|_| limits_scheduling);
+    Some(rules)
+}
+
 /// Unlike in Kueue 0.19, disabled if the section is absent: an upgrade whose pods start slowly
 /// could otherwise evict the active cluster, although the user did not ask for it.
 fn wait_for_pods_ready(reader: &FieldReader<'_>) -> Option<WaitForPodsReady> {
@@ -204,6 +213,7 @@ fn wait_for_pods_ready(reader: &FieldReader<'_>) -> Option<WaitForPodsReady> {
     Some(WaitForPodsReady {
         timeout,
         recovery_timeout: (!recovery.is_zero()).then_some(recovery),
+        unscheduled_timeout: reader.field("unscheduledTimeout").duration().filter(|timeout| !timeout.is_zero()),
         block_admission: reader.field("blockAdmission").bool().unwrap_or(false),
         requeuing: requeuing(&reader.field("requeuingStrategy")),
     })

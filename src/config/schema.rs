@@ -85,6 +85,7 @@ const CONFIGURATION: FieldSchema = Fields(&[
             ("timeout", Supported),
             ("blockAdmission", Supported),
             ("recoveryTimeout", Supported),
+            ("unscheduledTimeout", Supported),
             (
                 "requeuingStrategy",
                 Fields(&[
@@ -172,7 +173,7 @@ const CONFIGURATION: FieldSchema = Fields(&[
             ),
         ]),
     ),
-    ("featureGates", AnyKey(&["DisableWaitForPodsReady"])),
+    ("featureGates", AnyKey(&["DisableWaitForPodsReady", "WaitForPodsReadyUnscheduledTimeout"])),
     (
         "objectRetentionPolicies",
         Fields(&[("workloads", Fields(&[("afterFinished", Supported), ("afterDeactivatedByKueue", Supported)]))]),

@@ -29,6 +29,7 @@ fn empty_wait_for_pods_ready_section_has_the_defaults_of_kueue() {
     let expected = WaitForPodsReady {
         timeout: SignedDuration::from_mins(30),
         recovery_timeout: Some(SignedDuration::from_mins(30)),
+        unscheduled_timeout: None,
         block_admission: false,
         requeuing: Requeuing {
             timestamp: RequeuingTimestamp::Eviction,
@@ -52,6 +53,23 @@ fn wait_for_pods_ready_is_enabled_by_its_section_unless_the_feature_gate_disable
     #[case] enabled: bool,
 ) {
     assert_eq!(settings(body).wait_for_pods_ready.is_some(), enabled);
+}
+
+#[rstest]
+#[case::absent("waitForPodsReady: {}", None)]
+#[case::set("waitForPodsReady: {unscheduledTimeout: 5m}", Some(300))]
+#[case::zero_is_unset("waitForPodsReady: {unscheduledTimeout: 0s}", None)]
+#[case::gate(
+    "waitForPodsReady: {unscheduledTimeout: 5m}\nfeatureGates: {WaitForPodsReadyUnscheduledTimeout: true}",
+    Some(300)
+)]
+#[case::gate_off(
+    "waitForPodsReady: {unscheduledTimeout: 5m}\nfeatureGates: {WaitForPodsReadyUnscheduledTimeout: false}",
+    None
+)]
+fn unscheduled_timeout_is_off_unless_set(#[case] body: &str, #[case] expected: Option<i64>) {
+    let rules = settings(body).wait_for_pods_ready.expect("the section");
+    assert_eq!(rules.unscheduled_timeout, expected.map(SignedDuration::from_secs));
 }
 
 #[rstest]

@@ -194,7 +194,7 @@ impl Engine {
             pod_verdict: &|dry_run| self.pod_dry_runs.verdict(dry_run, now),
             creates_pods,
             consecutive_failures: failures,
-            reports_pods_ready: self.queue_adapter.tracks_pods_ready(),
+            pods_ready_reports: self.queue_adapter.pods_ready_reports(),
             retention: self.retention,
             now,
         })

@@ -12,6 +12,7 @@ use super::planner_key::PlannerKey;
 use super::{WriteError, finalizers, workload_events};
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
+use sluice_jobframework::PodsReadyReports;
 use sluice_plan::{ObjectKey, Plan, Write, WriteOp, WriteRank};
 use sluice_queue::log::Recorder;
 use sluice_queue::pending::PendingCause;
@@ -21,7 +22,7 @@ use sluice_queue::{self as queue, Decision, DecisionTarget, Input, WorkloadCount
 #[derive(Debug, Clone)]
 pub(super) struct QueueAdapter {
     scheduler: queue::Scheduler,
-    tracks_pods_ready: bool,
+    pods_ready_reports: PodsReadyReports,
     /// Recorder of the decision log; `None` if it is off.
     recorder: Option<Recorder>,
 }
@@ -29,8 +30,12 @@ pub(super) struct QueueAdapter {
 impl QueueAdapter {
     /// Creates an adapter around an empty scheduler.
     pub(super) fn new(settings: queue::Settings) -> Self {
-        let watches_readiness = settings.wait_for_pods_ready.is_some();
-        Self { tracks_pods_ready: watches_readiness, scheduler: queue::Scheduler::new(settings), recorder: None }
+        let pods_ready_reports = match &settings.wait_for_pods_ready {
+            None => PodsReadyReports::Nothing,
+            Some(rules) if rules.unscheduled_timeout.is_none() => PodsReadyReports::Readiness,
+            Some(_) => PodsReadyReports::SchedulingAndReadiness,
+        };
+        Self { pods_ready_reports, scheduler: queue::Scheduler::new(settings), recorder: None }
     }
 
     /// Turns the decision log on or off. Only a log recorded from the first input on can be
@@ -51,8 +56,8 @@ impl QueueAdapter {
 
     /// Reports whether the scheduler uses pod readiness (`waitForPodsReady`), so that Workloads
     /// need the condition `PodsReady`.
-    pub(super) fn tracks_pods_ready(&self) -> bool {
-        self.tracks_pods_ready
+    pub(super) fn pods_ready_reports(&self) -> PodsReadyReports {
+        self.pods_ready_reports
     }
 
     /// Feeds a change to the scheduler.

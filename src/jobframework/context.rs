@@ -13,6 +13,18 @@ use super::managed::ManagementState;
 use super::retention::RetentionPolicy;
 use super::types::{Member, Priority};
 
+/// Facts about pods that slices report in their condition PodsReady. Each costs a write per slice, so only
+/// what the queue acts on is reported (as in kueue v0.19.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PodsReadyReports {
+    /// The slices have no such condition.
+    Nothing,
+    /// The condition says whether all pods are ready.
+    Readiness,
+    /// The condition also says whether all pods have nodes.
+    SchedulingAndReadiness,
+}
+
 /// State that [`plan`](crate::plan) reconciles one job from.
 pub struct ReconcileContext<'a> {
     /// The job.
@@ -38,9 +50,8 @@ pub struct ReconcileContext<'a> {
     pub creates_pods: bool,
     /// Number of consecutive failed writes for the job.
     pub consecutive_failures: u32,
-    /// True if slices carry the condition PodsReady. It costs two writes per slice, so it is set
-    /// only if the queue acts on it (as in kueue v0.19.2).
-    pub reports_pods_ready: bool,
+    /// The facts that slices report in their condition PodsReady.
+    pub pods_ready_reports: PodsReadyReports,
     /// Times after which finished Workloads and deactivated jobs are deleted.
     pub retention: RetentionPolicy,
     /// Current time.

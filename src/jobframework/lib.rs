@@ -47,11 +47,13 @@ use sluice_plan::{EventRecord, Plan, Write};
 use sluice_queue::status;
 use upgrade_feasibility::UpgradeFeasibility;
 
-pub use context::ReconcileContext;
+pub use context::{PodsReadyReports, ReconcileContext};
 pub use demand_error::{DemandError, MemberPodSets};
 pub use generic_job::{GenericJob, queue_name};
 use quota_request::QuotaRequest;
-pub use types::{Gate, GatedPod, JobResult, Member, PodAssignment, PodGroupDemand, PodGroupDemands, PodKind, Priority};
+pub use types::{
+    Gate, GatedPod, JobResult, Member, PodAssignment, PodCounts, PodGroupDemand, PodGroupDemands, PodKind, Priority,
+};
 
 /// Plans the writes that take a job from its spec to running pods: slices, gates and conditions.
 ///

@@ -8,7 +8,7 @@ use kube_core::ResourceExt;
 
 use super::pod_classifier::{KnownTemplates, PodClassifier};
 use super::types::GatedPod;
-use super::types::{Member, PodAssignment, PodGroupDemands};
+use super::types::{Member, PodAssignment, PodCounts, PodGroupDemands};
 use sluice_api::kueue::{names, scheduling_gate};
 use sluice_api::pod;
 use sluice_api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
@@ -68,6 +68,7 @@ pub fn build_member(
         live_pods,
         gated_pods: gated,
         ready_pods: count_by_group(pods.observed.iter().filter(|pod| is_ready(pod))),
+        scheduled_pods: count_by_group(pods.observed.iter().filter(|pod| is_scheduled(pod))),
         unknown_kinds,
     }
 }
@@ -77,7 +78,7 @@ pub fn build_member(
 pub fn orphaned_member(name: &str, uid: &str, pods: &MemberPods<'_>, templates: &KnownTemplates<'_>) -> Member {
     let identity = MemberIdentity { name: name.to_owned(), uid: uid.to_owned(), is_open: false, is_terminating: true };
     let left = build_member(identity, pods, Arc::new(Ok(Vec::new())), templates);
-    Member { gated_pods: Vec::new(), ready_pods: BTreeMap::new(), ..left }
+    Member { gated_pods: Vec::new(), ready_pods: BTreeMap::new(), scheduled_pods: BTreeMap::new(), ..left }
 }
 
 /// Removes the scheduling gate of a pod, places the pod on nodes of its assigned flavors and labels
@@ -139,13 +140,18 @@ fn gated_pod(pod: &Pod, pods: &MemberPods<'_>, classifier: &mut PodClassifier<'_
     }
 }
 
-fn count_by_group<'a>(pods: impl Iterator<Item = &'a &'a Pod>) -> BTreeMap<String, u32> {
-    let mut counts = BTreeMap::new();
+fn count_by_group<'a>(pods: impl Iterator<Item = &'a &'a Pod>) -> PodCounts {
+    let mut counts = PodCounts::new();
     for pod in pods {
         let group = pod.labels().get(GROUP_LABEL).cloned().unwrap_or_default();
         *counts.entry(group).or_default() += 1;
     }
     counts
+}
+
+/// Returns true if the pod has a node or has succeeded, and is not terminating.
+fn is_scheduled(pod: &Pod) -> bool {
+    !pod::is_terminating(pod) && (pod::has_succeeded(pod) || (!pod::is_finished(pod) && pod::has_node(pod)))
 }
 
 /// Returns true if the pod is ready or has succeeded, and is not terminating.

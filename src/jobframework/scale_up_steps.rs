@@ -111,6 +111,7 @@ mod tests {
             live_pods: BTreeMap::new(),
             gated_pods: Vec::new(),
             ready_pods: BTreeMap::new(),
+            scheduled_pods: BTreeMap::new(),
             unknown_kinds: BTreeMap::new(),
         }
     }

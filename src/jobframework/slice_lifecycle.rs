@@ -4,6 +4,7 @@
 use jiff::{SignedDuration, Timestamp};
 use kube_core::ResourceExt;
 
+use super::context::PodsReadyReports;
 use super::demand_error::DemandError;
 use super::new_slice::{build_pod_sets, new_slice, set_min_counts};
 use super::pod_sets::DesiredPodSets;
@@ -291,7 +292,12 @@ fn with_started_pods(held: &Slice<'_>, request: &QuotaRequest<'_>) -> SliceRecor
 /// starting.
 fn delta_over(held: &Slice<'_>, request: &QuotaRequest<'_>) -> SliceRecord {
     let wanted = request.demand.record.clone();
-    if request.context.reports_pods_ready { wanted.mark_starting(&with_started_pods(held, request)) } else { wanted }
+    match request.context.pods_ready_reports {
+        PodsReadyReports::Nothing => wanted,
+        PodsReadyReports::Readiness | PodsReadyReports::SchedulingAndReadiness => {
+            wanted.mark_starting(&with_started_pods(held, request))
+        }
+    }
 }
 
 /// Resizes a slice that holds quota to cover `record`, in place.

@@ -34,7 +34,9 @@ pub struct Member {
     /// Pods that still have their scheduling gate.
     pub gated_pods: Vec<GatedPod>,
     /// Number of ready pods, by group. Terminating pods do not count.
-    pub ready_pods: BTreeMap<String, u32>,
+    pub ready_pods: PodCounts,
+    /// Number of pods that have a node or have succeeded, by group. Terminating pods do not count.
+    pub scheduled_pods: PodCounts,
     /// Templates of the kinds of pods that neither the member's spec nor a slice has.
     pub unknown_kinds: BTreeMap<PodKind, PodTemplateSpec>,
 }
@@ -46,6 +48,9 @@ impl Member {
         groups.is_ok_and(|groups| !groups.is_empty() && groups.iter().all(|group| group.count == 0))
     }
 }
+
+/// Number of pods, by group.
+pub type PodCounts = BTreeMap<String, u32>;
 
 /// Gate of a member: `spec.suspend`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -150,6 +150,7 @@ mod tests {
             live_pods: [(small("now"), 2)].into(),
             gated_pods: gated.collect(),
             ready_pods: BTreeMap::new(),
+            scheduled_pods: BTreeMap::new(),
             unknown_kinds: BTreeMap::new(),
         }
     }

@@ -3,6 +3,7 @@
 use super::cached_workload::{CachedWorkload, QueueState};
 use super::cluster_queue_config::ClusterQueueProblem;
 use super::explain::HoldersCache;
+use super::pods_readiness::ReadinessTimeout;
 use super::queue_status::{
     ActiveCondition, ClusterQueueReport, CohortReport, LocalQueueReport, local_queue_usage, weighted_share,
 };
@@ -132,7 +133,7 @@ impl Scheduler {
             });
         }
         let rules = self.settings.wait_for_pods_ready.as_ref()?;
-        entry.pods_ready_deadline(rules).filter(|at| *at <= self.now)?;
+        let timeout = entry.readiness_timeout(rules).filter(|timeout| timeout.deadline <= self.now)?;
         let count = entry.requeue_count.saturating_add(1);
         if rules.requeuing.backoff_limit_count.is_some_and(|limit| count > limit) {
             return Some(Decision::Deactivate {
@@ -142,17 +143,15 @@ impl Scheduler {
         }
         Some(Decision::Evict {
             workload: workload(),
-            reason: EvictionReason::PodsReadyTimeout(Box::new(self.pods_ready_timeout(entry, rules, count))),
+            reason: EvictionReason::PodsReadyTimeout(Box::new(self.pods_ready_timeout(timeout, rules, count))),
         })
     }
 
-    fn pods_ready_timeout(&self, entry: &WorkloadInfo, rules: &WaitForPodsReady, count: u32) -> PodsReadyTimeout {
-        let recovering = entry.readiness.is_some_and(|readiness| readiness.recovering);
-        let after = if recovering { rules.recovery_timeout.unwrap_or_default() } else { rules.timeout };
+    fn pods_ready_timeout(&self, timeout: ReadinessTimeout, rules: &WaitForPodsReady, count: u32) -> PodsReadyTimeout {
         let wait = jiff::SignedDuration::from_secs(backoff_seconds(&rules.requeuing, count).into());
         PodsReadyTimeout {
-            after_seconds: after.as_secs(),
-            was_ready_before: recovering,
+            after_seconds: timeout.duration.as_secs(),
+            cause: timeout.cause,
             requeue_count: count,
             requeue_at: self.now.saturating_add(wait).unwrap_or(self.now),
         }

@@ -67,10 +67,7 @@ impl EvictionReason {
     pub(super) fn underlying_cause(&self, workload: &Workload) -> String {
         match self {
             Self::Deactivated => deactivation_target(workload).map(|target| target.reason.clone()).unwrap_or_default(),
-            Self::PodsReadyTimeout(timeout) if timeout.was_ready_before => {
-                names::pods_ready_reason::WAIT_FOR_RECOVERY.to_owned()
-            }
-            Self::PodsReadyTimeout(_) => names::pods_ready_reason::WAIT_FOR_START.to_owned(),
+            Self::PodsReadyTimeout(timeout) => timeout.cause.as_str().to_owned(),
             Self::ClusterQueueStopped | Self::LocalQueueStopped | Self::Preempted(_) | Self::PodsRejected(_) => {
                 String::new()
             }

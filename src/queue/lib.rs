@@ -34,6 +34,7 @@ pub mod partial_preemption;
 pub mod pending;
 mod pending_queue;
 mod pod_resources;
+mod pods_readiness;
 mod preemption;
 mod queue_status;
 mod registry;
@@ -60,6 +61,7 @@ pub use eviction_reason::EvictionReason;
 pub use feasibility::{Feasibility, FeasibilityChecker, QuotaDeficit};
 pub use partial_preemption::PreemptiblePart;
 pub use pending::{FlavorRejection, MissingQuota, PendingCause, PendingReason};
+pub use pods_readiness::UnreadyCause;
 pub use queue_status::{ClusterQueueReport, CohortReport, LocalQueueReport, WorkloadCounts};
 pub use requests::{Requests, pod_requests, template_requests};
 pub use scheduler::Scheduler;
@@ -273,8 +275,8 @@ pub enum PreemptionReason {
 pub struct PodsReadyTimeout {
     /// Timeout that was exceeded, in seconds.
     pub after_seconds: i64,
-    /// True if the pods had been ready before (the recovery timeout applied).
-    pub was_ready_before: bool,
+    /// The reason that the pods were not ready.
+    pub cause: UnreadyCause,
     /// Number of requeues, including this one.
     pub requeue_count: u32,
     /// Time at which it is requeued.

@@ -53,6 +53,9 @@ pub struct WaitForPodsReady {
     pub timeout: SignedDuration,
     /// Time for a workload that was ready to become ready again; `None` for no limit.
     pub recovery_timeout: Option<SignedDuration>,
+    /// Time for the pods of an admitted workload to get nodes; `None` for no limit but `timeout`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unscheduled_timeout: Option<SignedDuration>,
     /// Blocks all admissions while an admitted workload is not ready.
     pub block_admission: bool,
     /// Requeuing of workloads after a timeout.

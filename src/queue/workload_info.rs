@@ -12,6 +12,7 @@ use super::partial_admission::{GrowthStep, growth_steps};
 use super::partial_preemption::{PartPods, PreemptiblePart, PreemptionScope, part_to_release, preemptible_parts};
 use super::pending::{PendingCause, PendingReason};
 use super::pending_queue::QueueOrder;
+use super::pods_readiness::{PodsReadiness, ReadinessTimeout, readiness_timeout};
 use super::scheduler::WorkloadId;
 use super::settings::{RequeuingTimestamp, ResourceRules, Settings, WaitForPodsReady};
 use super::slices::displaces_members;
@@ -55,7 +56,7 @@ pub(super) struct WorkloadInfo {
     /// Time of its admission; `None` if it is not admitted.
     pub(super) admitted_at: Option<Timestamp>,
     /// The condition PodsReady; `None` if it is not set.
-    pub(super) readiness: Option<Readiness>,
+    pub(super) readiness: Option<PodsReadiness>,
     /// Number of requeues after a PodsReady timeout.
     pub(super) requeue_count: u32,
     /// Remaining execution time, counted from its admission; `None` without a limit.
@@ -86,15 +87,6 @@ pub(super) struct WorkloadInfo {
     /// Its condition Requeued is False, left by an eviction; requeueing it sets the condition to
     /// True.
     awaits_requeue: bool,
-}
-
-/// The condition PodsReady of a workload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Readiness {
-    pub(super) ready: bool,
-    /// The pods had been ready before.
-    pub(super) recovering: bool,
-    pub(super) since: Timestamp,
 }
 
 /// Pod counts of one pod set.
@@ -171,7 +163,7 @@ impl WorkloadInfo {
             queue_order_timestamp: queue_order_timestamp(workload, settings),
             quota_reserved_at: true_since(conditions, names::QUOTA_RESERVED),
             admitted_at: true_since(conditions, names::ADMITTED),
-            readiness: readiness(conditions),
+            readiness: PodsReadiness::of(conditions),
             requeue_count: status
                 .requeue_state
                 .as_ref()
@@ -254,20 +246,15 @@ impl WorkloadInfo {
 
     /// Returns the times at which it changes state without any input.
     pub(super) fn deadlines(&self, settings: &Settings) -> impl Iterator<Item = Timestamp> + use<> {
-        let ready = settings.wait_for_pods_ready.as_ref().and_then(|rules| self.pods_ready_deadline(rules));
-        [self.requeue_at, ready, self.execution_deadline()].into_iter().flatten()
+        let ready = settings.wait_for_pods_ready.as_ref().and_then(|rules| self.readiness_timeout(rules));
+        [self.requeue_at, ready.map(|timeout| timeout.deadline), self.execution_deadline()].into_iter().flatten()
     }
 
-    /// Returns the time by which its pods must be ready; `None` if they are ready or no limit
+    /// Returns the timeout by whose end its pods must be ready; `None` if they are ready or no limit
     /// applies.
-    pub(super) fn pods_ready_deadline(&self, rules: &WaitForPodsReady) -> Option<Timestamp> {
+    pub(super) fn readiness_timeout(&self, rules: &WaitForPodsReady) -> Option<ReadinessTimeout> {
         let admitted_at = self.admitted_at.filter(|_| !self.evicted && self.stage != AdmissionStage::Finished)?;
-        let (since, timeout) = match self.readiness {
-            Some(Readiness { ready: true, .. }) => return None,
-            Some(Readiness { recovering: true, since, .. }) => (since, rules.recovery_timeout?),
-            Some(_) | None => (admitted_at, rules.timeout),
-        };
-        since.checked_add(timeout).ok()
+        readiness_timeout(self.readiness, admitted_at, rules)
     }
 
     /// Returns the time at which its maximum execution time ends; `None` without a limit.
@@ -278,7 +265,7 @@ impl WorkloadInfo {
 
     /// Returns true unless its pods are known to be ready.
     pub(super) fn is_unready(&self) -> bool {
-        self.readiness.is_none_or(|readiness| !readiness.ready)
+        self.readiness != Some(PodsReadiness::Ready)
     }
 
     /// Returns true if both belong to the same job, so that one can replace the other.
@@ -483,15 +470,6 @@ fn queue_order_timestamp(workload: &Workload, settings: &Settings) -> Timestamp 
 fn true_since(conditions: &[Condition], type_: &str) -> Option<Timestamp> {
     let condition = condition::get_true(conditions, type_);
     condition.map(|condition| condition.last_transition_time.0)
-}
-
-fn readiness(conditions: &[Condition]) -> Option<Readiness> {
-    let condition = condition::get(conditions, names::PODS_READY)?;
-    Some(Readiness {
-        ready: condition.status == "True",
-        recovering: condition.reason == names::pods_ready_reason::WAIT_FOR_RECOVERY,
-        since: condition.last_transition_time.0,
-    })
 }
 
 fn owner_uid(workload: &Workload) -> Option<String> {

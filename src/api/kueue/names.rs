@@ -120,6 +120,8 @@ pub mod evicted_reason {
 
 /// Reasons of the condition PodsReady of Workloads.
 pub mod pods_ready_reason {
+    /// Some pods have no node yet (kueue#15402, released in Kueue 0.20).
+    pub const WAIT_FOR_SCHEDULING: &str = "WaitForScheduling";
     /// The pods have not all been ready yet.
     pub const WAIT_FOR_START: &str = "WaitForStart";
     /// The pods are ready for the first time.

@@ -41,6 +41,8 @@ pub(super) struct ControlPlane {
     pub(super) emitted_events: Vec<EventRecord>,
     /// Name fragments of pods that never become ready.
     pub(super) unready_pods: BTreeSet<String>,
+    /// Name fragments of pods that get no node.
+    pub(super) unscheduled_pods: BTreeSet<String>,
     /// Deleted pods stay terminating.
     pub(super) pods_linger: bool,
     /// The garbage collector runs.
@@ -81,6 +83,7 @@ impl ControlPlane {
             engine_inputs: Vec::new(),
             emitted_events: Vec::new(),
             unready_pods: BTreeSet::new(),
+            unscheduled_pods: BTreeSet::new(),
             pods_linger: false,
             collects_garbage: true,
             lost_deletions: None,

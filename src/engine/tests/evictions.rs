@@ -17,6 +17,7 @@ pub(super) fn with_pods_ready_timeout(limit: Option<u32>) -> Settings {
     let rules = WaitForPodsReady {
         timeout: SignedDuration::from_secs(60),
         recovery_timeout: Some(SignedDuration::from_secs(30)),
+        unscheduled_timeout: None,
         block_admission: false,
         requeuing,
     };
@@ -196,6 +197,34 @@ fn job_exceeding_the_pods_ready_timeout_backs_off_is_requeued_and_finally_deacti
     assert_eq!(plane.slice_condition("humble", names::REQUEUED), status_and_reason("True", "Reactivated"));
     assert_eq!(plane.slice_condition("humble", names::PODS_READY), status_and_reason("True", "Started"));
     assert_eq!(plane.ungated_pod_count("humble"), 2);
+}
+
+#[test]
+fn pods_without_nodes_release_their_quota_after_the_unscheduled_timeout() {
+    // Given a job whose worker gets no node, and others whose workers need longer to become ready,
+    let mut settings = with_pods_ready_timeout(None);
+    let rules = settings.wait_for_pods_ready.as_mut().expect("the section");
+    rules.unscheduled_timeout = Some(SignedDuration::from_secs(20));
+    let mut plane = control_plane(settings, "4");
+    plane.unscheduled_pods.insert("humble-small".to_owned());
+    plane.unready_pods.insert("modest-small".to_owned());
+    put_cluster(&mut plane, "humble", "low", 1);
+    put_cluster(&mut plane, "modest", "low", 1);
+    plane.advance(19);
+    assert_eq!(plane.slice_condition("humble", names::PODS_READY), status_and_reason("False", "WaitForScheduling"));
+    assert_eq!(plane.slice_condition("modest", names::PODS_READY), status_and_reason("False", "WaitForStart"));
+
+    // when the timeout ends, then only the job without a node is evicted and backs off,
+    plane.advance(5);
+    assert_eq!(plane.slice_condition("humble", names::EVICTED), status_and_reason("True", "PodsReadyTimeout"));
+    let stats = plane.workload("humble").status.and_then(|status| status.scheduling_stats).expect("statistics");
+    assert_eq!(stats.evictions[0].underlying_cause, "WaitForScheduling");
+    assert_eq!((plane.ungated_pod_count("humble"), plane.ungated_pod_count("modest")), (0, 2));
+
+    // and once nodes are there, it starts.
+    plane.unscheduled_pods.clear();
+    plane.advance(30);
+    assert_eq!(plane.slice_condition("humble", names::PODS_READY), status_and_reason("True", "Started"));
 }
 
 #[test]

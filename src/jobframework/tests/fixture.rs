@@ -147,6 +147,7 @@ pub(super) fn cluster(name: &str, workers: u32, cpu: &str) -> Member {
         live_pods: BTreeMap::new(),
         gated_pods: Vec::new(),
         ready_pods: BTreeMap::new(),
+        scheduled_pods: BTreeMap::new(),
         unknown_kinds: BTreeMap::new(),
     }
 }
@@ -192,7 +193,7 @@ pub(super) fn context<'a>(job: &'a FakeJob, slices: &[&'a Workload]) -> Reconcil
         pod_verdict: &|_| PodVerdict::Accepted,
         creates_pods: true,
         consecutive_failures: 0,
-        reports_pods_ready: false,
+        pods_ready_reports: PodsReadyReports::Nothing,
         retention: retention::RetentionPolicy::default(),
         now: Timestamp::UNIX_EPOCH,
     }

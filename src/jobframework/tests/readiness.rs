@@ -6,7 +6,7 @@ use super::*;
 
 /// Plans a job whose queue acts on PodsReady.
 fn plan_with_readiness(job: &FakeJob, slices: &[&Workload]) -> Plan {
-    plan(&ReconcileContext { reports_pods_ready: true, ..context(job, slices) })
+    plan(&ReconcileContext { pods_ready_reports: PodsReadyReports::Readiness, ..context(job, slices) })
 }
 
 /// A member that runs all its pods, with its head and this number of workers ready.
@@ -63,6 +63,31 @@ fn pods_ready_follows_start_failure_and_recovery() {
         slice = patched_by(&plan_with_readiness(&job, &[&slice]), &slice);
         assert_eq!(pods_ready(&slice), expected, "{workers} of 2 workers are ready");
         assert!(plan_with_readiness(&job, &[&slice]).writes.is_empty(), "the condition is written once");
+    }
+}
+
+#[test]
+fn pods_without_nodes_are_reported_if_the_queue_limits_their_time() {
+    let (active, held) = serving();
+    let steps = [
+        (0, 0, pods_ready_with("False", "WaitForScheduling")),
+        (1, 1, pods_ready_with("False", "WaitForScheduling")),
+        (2, 1, pods_ready_with("False", "WaitForStart")),
+        (2, 2, pods_ready_with("True", "Started")),
+        (1, 1, pods_ready_with("False", "WaitForRecovery")),
+        (2, 1, pods_ready_with("False", "WaitForRecovery")),
+        (2, 2, pods_ready_with("True", "Recovered")),
+    ];
+    let mut slice = held;
+    for (scheduled, workers, expected) in steps {
+        let scheduled_pods = [("headgroup".to_owned(), 1), ("small".to_owned(), scheduled)].into();
+        let job = job(vec![Member { scheduled_pods, ..ready(active.clone(), workers) }]);
+        let reports = PodsReadyReports::SchedulingAndReadiness;
+        let plan_step =
+            |slice: &Workload| plan(&ReconcileContext { pods_ready_reports: reports, ..context(&job, &[slice]) });
+        slice = patched_by(&plan_step(&slice), &slice);
+        assert_eq!(pods_ready(&slice), expected, "{scheduled} of 2 workers have nodes, {workers} are ready");
+        assert!(plan_step(&slice).writes.is_empty(), "the condition is written once");
     }
 }
 

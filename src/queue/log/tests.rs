@@ -114,6 +114,7 @@ fn settings_round_trip_through_the_log() {
         wait_for_pods_ready: Some(WaitForPodsReady {
             timeout: jiff::SignedDuration::from_mins(5),
             recovery_timeout: Some(jiff::SignedDuration::from_millis(1500)),
+            unscheduled_timeout: Some(jiff::SignedDuration::from_secs(20)),
             block_admission: true,
             requeuing: Default::default(),
         }),

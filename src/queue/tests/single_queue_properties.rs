@@ -206,6 +206,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     let ready = |limit| WaitForPodsReady {
         timeout: jiff::SignedDuration::from_secs(20),
         recovery_timeout: None,
+        unscheduled_timeout: None,
         block_admission: limit == 2,
         requeuing: Requeuing { backoff_limit_count: Some(limit), ..Requeuing::default() },
     };

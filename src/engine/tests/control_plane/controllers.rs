@@ -1,5 +1,7 @@
 //! Simulated Kubernetes controllers: kubelet, garbage collector, Job and EndpointSlice controllers.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{ControlPlane, Name, is_deleted_in_foreground, is_gated, owner_uid};
@@ -19,10 +21,14 @@ impl ControlPlane {
         for name in all.iter().filter(|(kind, _)| kind == "Pod") {
             let runs = |pod: &&Value| !is_gated(pod) && pod["status"]["phase"] != "Succeeded";
             let Some(pod) = self.objects.get(name).filter(runs) else { continue };
-            let ready = !self.unready_pods.iter().any(|part| name.1.contains(part.as_str()));
+            let contains_any = |parts: &BTreeSet<String>| parts.iter().any(|part| name.1.contains(part.as_str()));
+            if contains_any(&self.unscheduled_pods) {
+                continue;
+            }
+            let ready = !contains_any(&self.unready_pods);
             let ready = if ready { "True" } else { "False" };
             if pod.pointer("/status/conditions/0/status") != Some(&json!(ready)) {
-                let status = json!({"status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]}});
+                let status = json!({"spec": {"nodeName": "node-a"}, "status": {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]}});
                 self.patch(name, &status);
             }
         }

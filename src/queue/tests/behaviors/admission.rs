@@ -181,6 +181,7 @@ fn scene_with_pods_ready_timeout(change: impl FnOnce(&mut WaitForPodsReady)) -> 
     let mut rules = WaitForPodsReady {
         timeout: SignedDuration::from_secs(300),
         recovery_timeout: None,
+        unscheduled_timeout: None,
         block_admission: true,
         requeuing: Requeuing { backoff_limit_count: Some(2), backoff_base_seconds: 30, ..Requeuing::default() },
     };
