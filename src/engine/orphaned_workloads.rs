@@ -19,7 +19,7 @@ use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
 use sluice_jobframework::finished;
 use sluice_jobframework::members::is_live;
-use sluice_jobframework::slice_record::{MemberShare, SliceRecord, fits_within};
+use sluice_jobframework::slice_record::{MemberShare, SliceRecord};
 use sluice_jobframework::slices::{self, Slice, SlicePhase};
 use sluice_plan::{ObjectKey, ObjectRef, Plan, Write};
 
@@ -99,10 +99,7 @@ impl Engine {
                 SlicePhase::Terminating => condition::is_true(workload.conditions(), names::ADMITTED),
                 SlicePhase::Pending | SlicePhase::Evicted | SlicePhase::Finished => false,
             };
-            let covers = |member: &MemberShare| successor.record.member(&member.uid).is_some();
-            is_admitted
-                && record.members.iter().all(covers)
-                && fits_within(&record.counts(), &successor.granted_counts())
+            is_admitted && successor.grants_all_of(record)
         })
     }
 

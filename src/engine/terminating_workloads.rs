@@ -1,5 +1,6 @@
 //! Workloads that are being deleted: they hold their quota as long as pods use it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -16,7 +17,7 @@ use sluice_jobframework as jobframework;
 use sluice_jobframework::members::is_live;
 use sluice_jobframework::ray_cluster::awaits_redis_cleanup;
 use sluice_jobframework::slice_record::SliceRecord;
-use sluice_jobframework::slices;
+use sluice_jobframework::slices::{self, SlicePhase};
 use sluice_plan::{ObjectKey, Plan};
 
 impl Engine {
@@ -34,12 +35,26 @@ impl Engine {
                 || self.is_sole_cover_of(workload, cluster)
                 || existing_cluster(&self.cluster_state, cluster).is_some_and(|cluster| awaits_redis_cleanup(cluster))
         });
-        let is_used = is_used && !self.is_replaced(workload, &record);
+        let is_used =
+            is_used && !self.is_replaced(workload, &record) && !self.has_new_owner(workload, &record, &clusters);
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a job on this quota: the release waits for it.
         let gated = gated_objects(workload);
         plan.writes = plan.writes.into_iter().map(|write| write.blocked_while_in_flight(gated.clone())).collect();
         plan
+    }
+
+    /// Reports whether the clusters of a slice belong to another job, whose admitted slice covers all
+    /// pods of this one: they use the quota of that one alone.
+    fn has_new_owner(&self, slice: &Workload, record: &SliceRecord, clusters: &[PodOwnerId]) -> bool {
+        let existing = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));
+        let jobs: BTreeSet<_> = existing.filter_map(|cluster| self.covering_job(cluster).0).collect();
+        let is_other = |job: &&String| slice.owner_references().iter().all(|owner| owner.uid != **job);
+        jobs.iter().filter(is_other).any(|job| {
+            let slices = slices::slices_of(self.workloads_of(job));
+            slices::covering(&slices)
+                .is_some_and(|covering| covering.phase == SlicePhase::Admitted && covering.grants_all_of(record))
+        })
     }
 
     /// Reports whether a slice replaces one that still holds quota: it links that one to its own successor,

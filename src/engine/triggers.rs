@@ -16,7 +16,7 @@ use sluice_api::kueue::names::{DEFAULT_LOCAL_QUEUE, JOB_UID_LABEL};
 use sluice_api::ray::{RayCluster, RayJob, RayService, names};
 use sluice_jobframework::slice_record::SliceRecord;
 use sluice_plan::ObjectKey;
-use sluice_raycluster::revision::has_recreate_strategy;
+use sluice_raycluster::revision::{has_recreate_strategy, parse_member_uid};
 use sluice_rayservice::incremental::gateway::{gateway_class_name, gateway_namespaced_name};
 use sluice_rayservice::incremental::http_route::route_names;
 
@@ -296,6 +296,10 @@ fn on_workload(state: &ClusterState, workload: &Workload, concerned: &mut BTreeS
     concerned.extend(terminating.into_iter().map(PlannerKey::ResourceFlavor));
     let namespace = workload.namespace().unwrap_or_default();
     let record = SliceRecord::from_workload(workload).unwrap_or_default();
+    // A cluster whose service is queued later has a slice of its own until this one covers it.
+    for member in &record.members {
+        on_releasing_workloads(state, parse_member_uid(&member.uid).0, concerned);
+    }
     let displaced = record.displaces.into_iter().map(|displaced| displaced.name);
     let names = record.members.into_iter().map(|member| member.name).chain(displaced);
     let clusters = names.map(|name| ObjectKey::new(namespace.clone(), name));

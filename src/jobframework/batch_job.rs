@@ -28,7 +28,7 @@ use sluice_api::kueue::names::{
 };
 use sluice_api::kueue::scheduling_gate;
 use sluice_plan::{ObjectRef, Write};
-use wanted_pods::{is_counted_success, wanted_pods};
+use wanted_pods::{FINISHING, is_counted_success, wanted_pods};
 
 /// Value of `spec.managedBy` for the built-in Job controller; an absent value means the same.
 const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
@@ -110,6 +110,12 @@ impl GenericJob for BatchJobAdapter<'_> {
     fn finished(&self) -> Option<JobResult> {
         let end = finished_condition(self.job)?;
         Some(JobResult { succeeded: end.type_ == COMPLETE, message: end.message.clone().unwrap_or_default() })
+    }
+
+    /// A Job that has met its success or failure criteria while it was suspended becomes finished once it is
+    /// resumed (kubernetes v1.36 `pkg/apis/batch/validation/validation.go`: it needs a start time).
+    fn is_finishing(&self) -> bool {
+        true_condition(self.job, &FINISHING).is_some()
     }
 
     fn member_kind(&self) -> &'static str {

@@ -9,7 +9,7 @@ use sluice_api::ray::RayCluster;
 use sluice_plan::{EventRecord, ObjectRef, Plan};
 
 /// Opens the gates of members that the covering slice covers, and closes those of uncovered
-/// members.
+/// members. A job that creates no more pods needs no slice.
 ///
 /// A gate is opened only if the one slice covers the whole demand of the member and every other
 /// open member, so that no more runs than is covered (invariant I2). A member that outgrows its
@@ -39,9 +39,10 @@ pub fn plan(
                     && may_open(context, slice, member, members)
                     && !replacement::has_running_displaced(&slice.record, context, members)
             }
-            None => {
-                awaits_decision && member.is_open && !member.is_preempted && adoption::keeps_running(context, member)
+            None if member.is_open => {
+                awaits_decision && !member.is_preempted && adoption::keeps_running(context, member)
             }
+            None => context.job.is_finishing() && context.job.wants_to_run() && member.live_pods.is_empty(),
         };
         if should_be_open == member.is_open {
             continue;
@@ -51,6 +52,10 @@ pub fn plan(
         let target = write.target.clone();
         plan.write(write.blocked_while_in_flight(blocking_objects(context, members, member, covering)));
         let note = match covering {
+            None if should_be_open => {
+                let message = format!("Unsuspended {kind} {}: it creates no more pods, and can complete", member.name);
+                context.job.event("GateOpened", &message)
+            }
             Some(slice) if should_be_open => {
                 let name = slice.workload.metadata.name.as_deref().unwrap_or_default();
                 let message = format!("Unsuspended {kind} {}: slice {name} is admitted and covers it", member.name);

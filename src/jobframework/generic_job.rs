@@ -22,6 +22,10 @@ pub trait GenericJob {
     fn finished(&self) -> Option<JobResult> {
         None
     }
+    /// Returns true if the job creates no more pods for good, and has to be resumed to become finished.
+    fn is_finishing(&self) -> bool {
+        false
+    }
     /// Returns the kind of the job's members.
     fn member_kind(&self) -> &'static str {
         "RayCluster"

@@ -11,7 +11,7 @@ use super::pod_sets::DesiredPodSets;
 use super::quota_request::QuotaRequest;
 use super::slice_record::{SliceRecord, fits_within};
 use super::slices::{Slice, SlicePhase, covering, holds_quota, newest_holder, predecessor_name};
-use super::types::Priority;
+use super::types::{Member, Priority};
 use super::{pod_admission, pod_sets, preemptible_parts, readiness, replacement, scale_up_steps};
 use sluice_api::condition::{self, ConditionUpdate};
 use sluice_api::kueue::names::finished_reason::OUT_OF_SYNC;
@@ -43,7 +43,9 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
     }
     let pending: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == SlicePhase::Pending).collect();
     if wanted.record.members.is_empty() {
-        // A service can have no RayCluster between two of them. Slices stay as they are.
+        // A service can have no RayCluster between two of them. Slices that hold quota stay as they are.
+        let needless = pending.iter().filter(|_| request.members.iter().any(Member::is_scaled_to_zero));
+        plan.writes.extend(needless.map(|slice| Write::delete(slice.workload)));
         return Ok(());
     }
     // If the job has stopped, the slice of the queue that it has left is gone before the next one is
@@ -184,15 +186,24 @@ fn scale_to_zero(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut Pl
             SlicePhase::Pending => plan.write(Write::delete(slice.workload)),
             // An older slice stays unchanged until it is finished as replaced.
             SlicePhase::Admitted | SlicePhase::Evicted if newest > Some(slice.record.sequence) => {}
-            SlicePhase::Admitted | SlicePhase::Evicted if wanted.record.members.is_empty() => {
+            SlicePhase::Admitted | SlicePhase::Evicted if covers_nothing_of(slice, wanted) => {
                 let message = format!("{} has nothing left to run", request.context.job.reference());
                 let now = request.context.now;
                 plan.write(finish_slice(slice.workload, OUT_OF_SYNC, message, now));
             }
+            // A Workload of Kueue has no record yet, and covers whatever runs.
+            SlicePhase::Admitted if slice.record.members.is_empty() => {}
             SlicePhase::Admitted => resize_held(slice, slice.record.intersection(&wanted.record), request, plan),
             SlicePhase::Evicted | SlicePhase::Terminating | SlicePhase::Finished => {}
         }
     }
+}
+
+/// Returns true if nothing that the slice covers is still there. Pods that it does not cover don't count: the
+/// creation of a pod that is gone may have been sent twice.
+fn covers_nothing_of(slice: &Slice<'_>, demand: &DesiredPodSets) -> bool {
+    let has_record = !slice.record.members.is_empty();
+    demand.record.members.is_empty() || has_record && slice.record.intersection(&demand.record).members.is_empty()
 }
 
 /// Sets the condition Finished of a slice; `None` if it has that condition already.

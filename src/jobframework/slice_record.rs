@@ -143,13 +143,13 @@ impl SliceRecord {
         self
     }
 
-    /// Returns the intersection with `wanted`: drops members that are gone, and lowers pod counts
-    /// to the desired ones.
+    /// Returns the intersection with `wanted`: lowers pod counts to the desired ones, and drops members
+    /// of which nothing is left.
     pub fn intersection(&self, wanted: &Self) -> Self {
         let members = self.members.iter().filter_map(|member| {
             let wanted = wanted.member(&member.uid)?;
-            let pods = member.pods.iter().filter_map(|share| share.intersection(wanted));
-            Some(MemberShare { pods: pods.collect(), ..member.clone() })
+            let pods: Vec<_> = member.pods.iter().filter_map(|share| share.intersection(wanted)).collect();
+            (!pods.is_empty()).then(|| MemberShare { pods, ..member.clone() })
         });
         Self { sequence: self.sequence, members: members.collect(), ..Self::default() }
     }

@@ -7,7 +7,7 @@ use kube_core::ResourceExt;
 
 use super::generic_job::GenericJob;
 use super::shape::shape_of;
-use super::slice_record::{PodSetShapeCounts, PodShare, SliceRecord, fits_within};
+use super::slice_record::{MemberShare, PodSetShapeCounts, PodShare, SliceRecord, fits_within};
 use super::types::{Member, PodGroupDemand};
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
@@ -61,6 +61,12 @@ impl<'a> Slice<'a> {
                 ((pod_set, shape), count.min(most))
             })
             .collect()
+    }
+
+    /// Returns true if the admission grants quota for all pods that another slice covers.
+    pub fn grants_all_of(&self, other: &SliceRecord) -> bool {
+        let is_covered = |member: &MemberShare| self.record.member(&member.uid).is_some();
+        other.members.iter().all(is_covered) && fits_within(&other.counts(), &self.granted_counts())
     }
 }
 

@@ -260,6 +260,31 @@ fn job_suspended_by_its_owner_releases_all_quota() {
 }
 
 #[test]
+fn stopping_job_finishes_a_slice_that_covers_none_of_its_pods() {
+    // Given a job that stops, of whose pods only one is left, which its slice no longer covers,
+    let (active, held) = serving();
+    let left = |group: &str| {
+        let kind = active.live_pods.keys().find(|kind| kind.group == group).cloned();
+        Member { live_pods: [(kind.expect("a kind"), 1)].into(), ..terminating(active.clone()) }
+    };
+    let stopping = |group: &str| FakeJob { wants_to_run: false, ..job(vec![left(group)]) };
+    let held = patched_slice(&plan_for(&stopping("headgroup"), &[&held]), &held).expect("a smaller slice");
+    assert_eq!(held.spec.pod_sets.len(), 1);
+
+    // then the slice is finished: a Workload has at least one PodSet.
+    let plan = plan_for(&stopping("small"), &[&held]);
+    assert!(matches!(plan.writes.as_slice(), [Write { op: WriteOp::PatchStatus(_), .. }]), "{plan:?}");
+}
+
+#[test]
+fn stopping_job_keeps_a_workload_of_kueue_until_its_pods_are_gone() {
+    let (active, mut held) = serving();
+    held.metadata.annotations = None;
+    let stopping = FakeJob { wants_to_run: false, ..job(vec![terminating(active)]) };
+    assert_eq!(plan_for(&stopping, &[&held]).writes, []);
+}
+
+#[test]
 fn sequence_numbers_only_grow_and_finished_slices_are_deleted() {
     let (active, held) = serving();
     let over = with_condition(held, names::FINISHED);

@@ -21,8 +21,8 @@ use sluice_testkit::history::State;
 use sluice_testkit::invariants::tree::{FlavorResource, Quotas, Usage};
 use sluice_testkit::invariants::{
     Invariant, QUEUE_NAME_LABEL, Violation, add_usage_with_replaced, counts_toward_usage, holds_quota, is_admitted,
-    is_live, is_unsuspended, job_uid, object_key, quota_for_nothing, replaced_slice_key, slices_of_job,
-    unexplained_waits, usage,
+    is_live, is_unsuspended, job_uid, object_key, quota_for_nothing, quota_held_twice, replaced_slice_key,
+    slices_of_job, unexplained_waits, usage,
 };
 
 /// Returns the violations in a quiescent system.
@@ -34,6 +34,7 @@ pub fn violations(world: &SimulatedWorld) -> Vec<Violation> {
     found.extend(unreleased_parts(state));
     found.extend(job_quiescence::violations(state));
     found.extend(quota_for_nothing(state));
+    found.extend(quota_held_twice(state));
     found.extend(unexplained_waits(state));
     found
 }

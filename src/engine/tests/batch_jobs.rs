@@ -111,6 +111,29 @@ fn quota_of_a_work_queue_is_released_as_its_pods_succeed() {
 }
 
 #[test]
+fn job_whose_work_ends_while_it_is_suspended_is_resumed_without_quota() {
+    // Given a work queue with a pod that has succeeded and one that runs,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_job(&mut plane, "drain", "low", json!({"parallelism": 2}));
+    plane.advance(10);
+    plane.complete_some_pods("drain", 1);
+    plane.advance(10);
+    assert_eq!(plane.running_and_gated("drain"), (1, 0));
+
+    // when its queue is drained and its owner moves it, which without the policies is possible,
+    plane.apply("LocalQueue", json!({"metadata": {"name": "lq"}, "spec": {"stopPolicy": "HoldAndDrain"}}));
+    plane.advance(1);
+    let labels = json!({names::QUEUE_NAME_LABEL: "other"});
+    plane.apply("Job", json!({"metadata": {"name": "drain", "labels": labels}}));
+    plane.advance(60);
+
+    // then Kubernetes counts it as successful, and it is resumed, so that it can complete.
+    assert_eq!(plane.object("Job", "drain")["status"]["conditions"][0]["type"], "Complete");
+    assert!(plane.workloads("drain").is_empty());
+    assert_eq!(plane.event_count("Job", "GateOpened"), 2);
+}
+
+#[test]
 fn job_scaled_to_zero_holds_no_quota_until_it_is_scaled_up() {
     // Given a Job that runs, and another one that is pending,
     let mut plane = control_plane(Settings::default(), "3");

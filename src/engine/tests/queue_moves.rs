@@ -142,6 +142,31 @@ fn cluster_of_a_service_that_left_its_queue_stops_when_the_queue_is_drained() {
     assert_eq!(plane.workloads(&child).len(), 1);
 }
 
+#[rstest]
+#[case::quota_for_both("4")]
+#[case::quota_for_one("2")]
+fn slice_of_a_cluster_is_released_once_that_of_its_service_covers_it(#[case] quota: &str) {
+    // Given a cluster with a slice of its own, because its service left the queue,
+    let mut plane = control_plane(Settings::default(), quota);
+    put_service(&mut plane, "chat", "low", "2.53.0");
+    plane.advance(60);
+    let child = plane.clusters_of_service("chat").remove(0);
+    plane.apply("RayService", json!({"metadata": {"name": "chat", "labels": {(names::QUEUE_NAME_LABEL): null}}}));
+    plane.apply("LocalQueue", json!({"metadata": {"name": "lq"}, "spec": {"stopPolicy": "HoldAndDrain"}}));
+    plane.advance(60);
+    plane.apply("LocalQueue", json!({"metadata": {"name": "lq"}, "spec": {"stopPolicy": "None"}}));
+    plane.advance(60);
+    assert_eq!((plane.ungated_pod_count(&child), plane.workloads(&child).len()), (2, 1));
+
+    // when the service is queued again,
+    plane.apply("RayService", json!({"metadata": {"name": "chat", "labels": {(names::QUEUE_NAME_LABEL): "lq"}}}));
+    plane.advance(60);
+
+    // then its slice alone covers the cluster.
+    assert_eq!(plane.ungated_pod_count(&child), 2);
+    assert_eq!((plane.workloads("chat").len(), plane.workloads(&child).len()), (1, 0));
+}
+
 #[test]
 fn pods_created_after_a_cluster_left_its_queue_use_no_quota() {
     // Given a cluster that leaves its queue suspended, and whose slice is deleted late,

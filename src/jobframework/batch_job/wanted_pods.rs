@@ -10,7 +10,7 @@ use sluice_api::pod;
 /// Finalizer of a pod whose end the Job controller has not recorded.
 const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 /// Conditions of a Job whose remaining pods are deleted before it is Complete or Failed.
-const FINISHING: [&str; 4] = ["SuccessCriteriaMet", "FailureTarget", COMPLETE, FAILED];
+pub(super) const FINISHING: [&str; 4] = ["SuccessCriteriaMet", "FailureTarget", COMPLETE, FAILED];
 
 /// Returns the number of pods that the Job controller keeps active (kubernetes v1.36
 /// `pkg/controller/job/job_controller.go`, `manageJob` and `syncJob`):

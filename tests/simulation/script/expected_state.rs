@@ -142,13 +142,13 @@ impl<'a> ActualState<'a> {
             return ensure(slices.is_empty(), || format!("is finished, and has Workloads {:?}", names(&slices)));
         }
         let number = |pointer: &str| found.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+        let parallelism = number("/spec/parallelism");
         let is_suspended = is_suspended(found);
-        if is_suspended && is_true(found, "SuccessCriteriaMet") {
-            // It can't be complete without a start time.
+        let queue = queue_of(found).unwrap_or_default();
+        if is_suspended && is_true(found, "SuccessCriteriaMet") && (queue.is_empty() || parallelism == 0) {
+            // Its owner has suspended it, and it can't be complete without a start time.
             return ensure(slices.is_empty(), || format!("has succeeded, and has Workloads {:?}", names(&slices)));
         }
-        let queue = queue_of(found).unwrap_or_default();
-        let parallelism = number("/spec/parallelism");
         let is_active = |pod: &&&Value| !matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
         let owned = self.owned_by("Pod", found);
         let pods: Vec<&Value> = owned.iter().filter(is_active).copied().collect();

@@ -1,5 +1,5 @@
 //! batch/v1 Jobs: which of them need quota, which pods are theirs, and I2: a Job is resumed only while
-//! an admitted slice covers it, with a gated template.
+//! an admitted slice covers it, or once it creates no more pods, with a gated template.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -27,7 +27,8 @@ pub(super) fn check_gate(state: &State, was: &Job, job: &Job) -> Vec<Violation> 
     let uid = job.uid().unwrap_or_default();
     let key = object_key(job);
     let is_covered = slices_of_job(state, &uid).any(|slice| is_admitted(slice) && mentions(slice, &uid));
-    let uncovered = (!is_covered).then(|| format!("Job {key} was resumed, but no admitted slice covers it"));
+    let uncovered =
+        (!is_covered && !is_finishing(job)).then(|| format!("Job {key} was resumed, but no admitted slice covers it"));
     let ungated = (!has_gated_template(job)).then(|| format!("Job {key} was resumed without a scheduling gate"));
     uncovered.into_iter().chain(ungated).map(|message| Violation::new(Invariant::Gate, message)).collect()
 }
@@ -52,6 +53,13 @@ fn has_ray_owner(job: &Job) -> bool {
 pub(super) fn has_gated_template(job: &Job) -> bool {
     let template = job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     template.is_some_and(scheduling_gate::has_gate)
+}
+
+/// Reports whether the Job controller creates no more pods for a Job, although it is not finished.
+fn is_finishing(job: &Job) -> bool {
+    let conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut met = conditions.filter(|condition| condition.status == "True");
+    met.any(|condition| matches!(condition.type_.as_str(), "SuccessCriteriaMet" | "FailureTarget"))
 }
 
 fn is_suspended(job: &Job) -> bool {

@@ -1,4 +1,5 @@
-//! I2: a gate opens only while one admitted slice covers every unsuspended cluster of the job.
+//! I2: a gate opens only while one admitted slice covers every unsuspended cluster of the job, or the
+//! cluster has an admitted slice of its own. It keeps such a slice for a while if its service is queued later.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +16,10 @@ use crate::history::State;
 
 /// Checks the gate of `cluster`, which was just opened.
 pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Violation> {
-    let job = job_uid(state, cluster);
-    let mut slices = slices_of_job(state, &job);
-    let covered = slices.any(|slice| is_admitted(slice) && covers(slice, &required_pods(state, &job, cluster, slice)));
-    if is_tampered(cluster) || !cluster.labels().contains_key(QUEUE_NAME_LABEL) || covered {
+    let (job, own) = (job_uid(state, cluster), cluster.uid().unwrap_or_default());
+    let of_job: Vec<&RayCluster> = clusters_of_job(state, &job).collect();
+    let is_covered = is_covered_by(state, &job, &of_job, cluster) || is_covered_by(state, &own, &[cluster], cluster);
+    if is_tampered(cluster) || !cluster.labels().contains_key(QUEUE_NAME_LABEL) || is_covered {
         return Vec::new();
     }
     let message = format!(
@@ -28,14 +29,19 @@ pub(super) fn check(state: &State, cluster: &RayCluster) -> Vec<Violation> {
     vec![Violation::new(Invariant::Gate, message)]
 }
 
-/// Returns the number of pods that the unsuspended clusters of a job need, by PodSet. The opened
+/// Reports whether an admitted slice of a job covers these clusters, of which `opened` was just opened.
+fn is_covered_by(state: &State, job: &str, clusters: &[&RayCluster], opened: &RayCluster) -> bool {
+    slices_of_job(state, job).any(|slice| is_admitted(slice) && covers(slice, &required_pods(clusters, opened, slice)))
+}
+
+/// Returns the number of pods that the unsuspended ones of these clusters need, by PodSet. The opened
 /// cluster needs everything it requests. Another one may have been scaled up since: it gets at most
 /// what the slice covers, minus, until the slice record says so, what the slice can do without.
 /// Terminating clusters are left to I3.
-fn required_pods(state: &State, job: &str, opened: &RayCluster, slice: &Workload) -> BTreeMap<String, i32> {
+fn required_pods(clusters: &[&RayCluster], opened: &RayCluster, slice: &Workload) -> BTreeMap<String, i32> {
     let record = SliceRecord::from_workload(slice).unwrap_or_default();
     let mut needed: BTreeMap<String, i32> = BTreeMap::new();
-    for cluster in clusters_of_job(state, job).filter(|cluster| is_unsuspended(cluster) && is_live(cluster)) {
+    for cluster in clusters.iter().copied().filter(|cluster| is_unsuspended(cluster) && is_live(cluster)) {
         let covered = record
             .member_of_cluster(&cluster.uid().unwrap_or_default())
             .filter(|_| object_key(cluster) != object_key(opened));

@@ -23,7 +23,7 @@ use sluice_api::ray::RayCluster;
 
 use super::history::{Change, Object, State};
 pub use batch_jobs::{job_uid_of_pod, names_queue};
-pub use payment::quota_for_nothing;
+pub use payment::{quota_for_nothing, quota_held_twice};
 pub use physical::is_runnable;
 use tree::{Quotas, Usage};
 pub use truth::unexplained_waits;

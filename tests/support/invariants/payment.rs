@@ -15,14 +15,28 @@ use super::{Invariant, Violation, counts_toward_usage, holds_quota, job_uid_of_p
 use crate::history::State;
 
 /// Checks that no member of a slice that holds quota is covered by another one as well. A slice and
-/// those that it replaces count as one.
+/// those that it replaces count as one. One that is being deleted is released a moment after another
+/// covers its members.
 pub(super) fn check(state: &State, slice: &Workload) -> Vec<Violation> {
+    let is_deleted = |slice: &Workload| slice.metadata.deletion_timestamp.is_some();
+    if is_deleted(slice) { Vec::new() } else { covered_twice(state, slice, |other| !is_deleted(other)) }
+}
+
+/// Returns the Workloads that hold quota for members that another one covers as well. Valid only after
+/// convergence.
+pub fn quota_held_twice(state: &State) -> Vec<Violation> {
+    state.workloads.values().flat_map(|slice| covered_twice(state, slice, |_| true)).collect()
+}
+
+/// Returns a violation for each of those other Workloads that covers a member of the slice as well, if both
+/// hold quota.
+fn covered_twice(state: &State, slice: &Workload, is_considered: impl Fn(&Workload) -> bool) -> Vec<Violation> {
     if !counts_toward_usage(state, slice) {
         return Vec::new();
     }
     let members = member_uids(slice);
     let others = state.workloads.values().filter(|other| object_key(*other) != object_key(slice));
-    let twice = others.filter(|other| counts_toward_usage(state, other)).filter_map(|other| {
+    let twice = others.filter(|other| is_considered(other) && counts_toward_usage(state, other)).filter_map(|other| {
         let shared = member_uids(other).into_iter().find(|uid| members.contains(uid))?;
         let (slice, other) = (object_key(slice), object_key(other));
         Some(Violation::new(Invariant::Payment, format!("Workloads {slice} and {other} both cover member {shared}")))

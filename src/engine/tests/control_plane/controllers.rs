@@ -104,7 +104,13 @@ impl ControlPlane {
         if !is_suspended && self.objects[&name].pointer("/status/startTime").is_none() {
             status["startTime"] = json!(condition::whole_seconds(self.now));
         }
-        if is_complete {
+        // A Job whose pods are done while it is suspended is complete only once it has a start time.
+        let has_started = !is_suspended || wanted("completions") == Some(0);
+        if is_complete && !has_started {
+            status["startTime"] = Value::Null;
+            status["conditions"] =
+                json!([{"type": "SuccessCriteriaMet", "status": "True", "message": "all pods are done"}]);
+        } else if is_complete {
             status["conditions"] = json!([{"type": "Complete", "status": "True", "message": "all pods are done"}]);
         } else if let Some(conditions) = suspended_condition(&self.objects[&name], is_suspended) {
             status["conditions"] = conditions;
