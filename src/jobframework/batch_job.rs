@@ -346,17 +346,17 @@ fn check_manual_selector(job: &BatchJob, spec: &JobSpec) -> Result<(), DemandErr
     Ok(())
 }
 
-/// Reads the minimum parallelism of a Job (kueue v0.19.2 `pkg/controller/jobs/job/job_webhook.go`,
-/// `validatePartialAdmissionCreate`); `None` without the annotation, and for a Job that is scaled to
-/// zero: the annotation does not keep a Job from being paused.
+/// Reads the minimum parallelism of a Job; `None` without the annotation, and if it is not less than the
+/// parallelism. Kueue rejects such a Job (kueue v0.19.2 `pkg/controller/jobs/job/job_webhook.go`,
+/// `validatePartialAdmissionCreate`), but it may have been scaled down since.
 ///
 /// # Errors
-/// If the annotation is not a number from 1 to one less than the parallelism.
+/// If the annotation is not a number above zero.
 fn min_parallelism(job: &BatchJob, parallelism: i32) -> Result<Option<u32>, DemandError> {
-    let annotation = job.annotations().get(MIN_PARALLELISM_ANNOTATION).filter(|_| parallelism > 0);
-    let Some(text) = annotation else { return Ok(None) };
-    let fewest = text.parse::<u32>().ok().filter(|fewest| (1..parallelism.unsigned_abs()).contains(fewest));
-    fewest.map(Some).ok_or_else(|| DemandError::MinParallelism { value: text.clone(), most: parallelism - 1 })
+    let Some(text) = job.annotations().get(MIN_PARALLELISM_ANNOTATION) else { return Ok(None) };
+    let fewest = text.parse::<u32>().ok().filter(|fewest| *fewest > 0);
+    let fewest = fewest.ok_or_else(|| DemandError::MinParallelism { value: text.clone() })?;
+    Ok(Some(fewest).filter(|fewest| *fewest < u32::try_from(parallelism).unwrap_or(0)))
 }
 
 #[cfg(test)]
@@ -401,12 +401,20 @@ mod tests {
     }
 
     #[rstest]
-    #[case::less_than_parallelism(3, Some(Some(2)))]
-    #[case::as_much_as_parallelism(2, None)]
-    #[case::scaled_to_zero(0, Some(None))]
-    fn min_parallelism_is_less_than_parallelism(#[case] parallelism: i32, #[case] expected: Option<Option<u32>>) {
+    #[case::less_than_parallelism("2", 3, Some(Some(2)))]
+    #[case::as_much_as_parallelism("2", 2, Some(None))]
+    #[case::more_than_parallelism("2", 1, Some(None))]
+    #[case::scaled_to_zero("2", 0, Some(None))]
+    #[case::zero("0", 3, None)]
+    #[case::negative("-1", 3, None)]
+    #[case::not_a_number("two", 3, None)]
+    fn min_parallelism_counts_if_it_is_less_than_parallelism(
+        #[case] annotation: &str,
+        #[case] parallelism: i32,
+        #[case] expected: Option<Option<u32>>,
+    ) {
         let job: BatchJob = serde_json::from_value(json!({
-            "metadata": {"name": "sum", "annotations": {(MIN_PARALLELISM_ANNOTATION): "2"}},
+            "metadata": {"name": "sum", "annotations": {(MIN_PARALLELISM_ANNOTATION): annotation}},
             "spec": {"parallelism": parallelism, "template": {"spec": {"containers": []}}},
         }))
         .expect("a Job");

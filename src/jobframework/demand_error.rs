@@ -59,15 +59,10 @@ pub enum DemandError {
         source: Box<RequestsError>,
     },
     /// The minimum parallelism of a batch/v1 Job is not less than its parallelism.
-    #[error(
-        "annotation {MIN_PARALLELISM_ANNOTATION}: {value:?} is not a number of pods between 1 and {most}, one less than \
-         spec.parallelism"
-    )]
+    #[error("annotation {MIN_PARALLELISM_ANNOTATION}: {value:?} is not a number of pods above 0")]
     MinParallelism {
         /// Value as written.
         value: String,
-        /// Largest number allowed.
-        most: i32,
     },
     /// The pods of a batch/v1 Job with a manual selector don't name the Job.
     #[error(

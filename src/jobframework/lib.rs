@@ -112,7 +112,12 @@ fn plan_slices(
         Some(split) => pod_sets::desired_pod_sets(staying, &living, Some(&split))?,
         None => together,
     };
-    let (priority, time_limit) = (&context.priority.clone()?, max_execution_seconds(context.job)?);
+    let settings = context.priority.clone().and_then(|priority| Ok((priority, max_execution_seconds(context.job)?)));
+    let recorded = slice_lifecycle::recorded_priority(slices);
+    let (priority, time_limit) = match &settings {
+        Ok((priority, time_limit)) => (priority, *time_limit),
+        Err(_) => (&recorded, None),
+    };
     let request = QuotaRequest {
         context,
         members,
@@ -122,6 +127,10 @@ fn plan_slices(
         displaced: &displaced,
         feasibility: UpgradeFeasibility::Unknown,
     };
+    if let Err(problem) = &settings {
+        slice_lifecycle::release_unused(&request, slices, plan);
+        return Err(problem.clone());
+    }
     let request = QuotaRequest { feasibility: assess_upgrade::assess(&request, slices), ..request };
     // A restored active member is requested before the pending one, so that it runs again sooner; and what
     // runs on a slice that was deleted by hand before anything else.

@@ -105,6 +105,27 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
     }
 }
 
+/// Releases the quota that a job no longer uses, although its demand cannot be requested.
+pub(super) fn release_unused(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut Plan) {
+    if !request.context.job.wants_to_run() {
+        return scale_to_zero(request, slices, plan);
+    }
+    let admitted =
+        covering(slices).filter(|held| held.phase == SlicePhase::Admitted && !retains_surplus(held, request));
+    let Some(held) = admitted else { return };
+    let still_wanted = with_started_pods(held, request).intersection(&request.demand.record);
+    if !still_wanted.members.is_empty() {
+        resize_held(held, still_wanted, request, plan);
+    }
+}
+
+/// Returns the priority of the newest slice that holds quota; that without a class if there is none.
+pub(super) fn recorded_priority(slices: &[Slice<'_>]) -> Priority {
+    let Some(holder) = newest_holder(slices) else { return Priority::default() };
+    let spec = &holder.workload.spec;
+    Priority { value: spec.priority.unwrap_or_default(), class: spec.priority_class_ref.clone() }
+}
+
 /// Returns the time at which a slice that was deleted by hand gets a successor; `None` if it is not being
 /// deleted.
 fn succession_time(slice: &Slice<'_>) -> Option<Timestamp> {

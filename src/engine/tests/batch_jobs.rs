@@ -282,15 +282,44 @@ fn deleted_job_holds_its_quota_until_its_pods_are_gone() {
     assert!(plane.workloads("sum").is_empty());
 }
 
+#[rstest]
+#[case::scaled_down_to_its_minimum(json!({}), 1, "3")]
+#[case::scaled_down(json!({(names::MAX_EXEC_TIME_LABEL): "soon"}), 1, "3")]
+#[case::scaled_to_zero(json!({(names::MAX_EXEC_TIME_LABEL): "soon"}), 0, "4")]
+fn job_that_is_misconfigured_while_it_runs_releases_what_it_no_longer_uses(
+    #[case] labels: Value,
+    #[case] parallelism: u32,
+    #[case] freed: &str,
+) {
+    // Given a Job that runs four pods, and another one that waits for its quota,
+    let mut plane = control_plane(Settings::default(), "4");
+    put_job(&mut plane, "sum", "low", json!({"parallelism": 4}));
+    let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "1"});
+    plane.apply("Job", json!({"metadata": {"name": "sum", "annotations": annotation}}));
+    plane.advance(10);
+    let freed: u32 = freed.parse().expect("a number");
+    put_job(&mut plane, "next", "low", json!({"parallelism": freed}));
+    plane.advance(10);
+    assert_eq!((plane.running_and_gated("sum"), plane.running_and_gated("next")), ((4, 0), (0, 0)));
+
+    // when it is edited, and scaled down,
+    plane.apply("Job", json!({"metadata": {"name": "sum", "labels": labels}, "spec": {"parallelism": parallelism}}));
+    plane.advance(10);
+
+    // then the other one runs.
+    assert_eq!(plane.running_and_gated("sum"), (parallelism as usize, 0));
+    assert_eq!(plane.running_and_gated("next"), (freed as usize, 0));
+}
+
 #[test]
 fn job_with_an_invalid_annotation_reports_it() {
     let mut plane = control_plane(Settings::default(), "4");
     put_job(&mut plane, "sum", "low", json!({"parallelism": 4}));
-    let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "4"});
+    let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "none"});
     plane.apply("Job", json!({"metadata": {"name": "sum", "annotations": annotation}}));
     plane.advance(10);
     let why = plane.pending_message("Job", "sum");
-    assert!(why.contains("\"4\" is not a number of pods between 1 and 3"), "{why}");
+    assert!(why.contains("\"none\" is not a number of pods above 0"), "{why}");
     assert_eq!(plane.running_and_gated("sum"), (0, 0));
 }
 
