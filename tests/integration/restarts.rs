@@ -76,6 +76,44 @@ const KILL_PHASES: [KillPhase; 8] = [
     ),
 ];
 
+/// A watch that continues from a version of before a restore is silent until that version is there again.
+#[tokio::test]
+async fn manager_starts_again_when_etcd_is_restored_from_a_backup() {
+    // Given a backup of a service that serves, and an upgrade since,
+    let env = TestEnv::start().await;
+    let manager = env.manager().await;
+    env.apply_samples().await;
+    let first = env.wait_until_serving("2.52.0").await;
+    env.wait_for_reserved_cpu("1").await;
+    env.back_up_etcd().await;
+    env.set_quota("2", "4Gi").await;
+    env.set_ray_version("2.53.0").await;
+    let second = env.wait_until_serving("2.53.0").await;
+    env.wait_for_only_cluster(&second).await;
+
+    // when etcd is restored, then the manager ends, and says why;
+    env.restore_etcd().await;
+    let (status, log) = manager.wait().await;
+    assert_eq!(status.code(), Some(1), "{log}");
+    let cause = log.lines().last().unwrap_or_default();
+    assert!(
+        cause.contains("after it had reported version") && cause.ends_with("starting again from what it has now"),
+        "{log}"
+    );
+
+    // and the next one continues from the backup: with its quota, and with upgrades.
+    let _manager = env.manager().await;
+    env.wait_until_serving("2.52.0").await;
+    env.wait_for_only_cluster(&first).await;
+    env.wait_for_reserved_cpu("1").await;
+    env.set_quota("2", "4Gi").await;
+    env.set_ray_version("2.53.0").await;
+    let third = env.wait_until_serving("2.53.0").await;
+    env.wait_for_only_cluster(&third).await;
+    env.wait_for_reserved_cpu("1").await;
+    env.wait_for_single_slice().await;
+}
+
 #[tokio::test]
 async fn manager_killed_in_any_phase_of_an_upgrade_converges_to_the_same_state() {
     let env = TestEnv::start().await;

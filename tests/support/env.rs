@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use http::StatusCode;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -15,6 +16,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+
+use super::http::HttpClient;
 
 /// Namespace of the service account defined in `config/rbac`.
 const NAMESPACE: &str = "sluice-system";
@@ -56,8 +59,8 @@ pub struct TestEnv {
     pub kubeconfig: PathBuf,
     /// Kubeconfig of an administrator, through the proxy that serves the fake Ray dashboards.
     pub proxied_kubeconfig: PathBuf,
-    /// URL of the API that controls the fake Ray dashboards.
-    pub dashboard_control_url: String,
+    /// URL of the API that controls the fake Ray dashboards and etcd.
+    pub control_url: String,
     /// Client with administrator rights.
     pub client: Client,
     manager_kubeconfig: PathBuf,
@@ -127,7 +130,7 @@ impl TestEnv {
             dir,
             kubeconfig: started.admin_kubeconfig,
             proxied_kubeconfig: started.kubeconfig,
-            dashboard_control_url: started.steer,
+            control_url: started.steer,
             client,
             manager_kubeconfig,
         };
@@ -136,6 +139,28 @@ impl TestEnv {
         let kubeconfig = if options.direct { &env.kubeconfig } else { &env.proxied_kubeconfig };
         env.write_manager_kubeconfig(kubeconfig).await;
         env
+    }
+
+    /// Keeps a copy of the data of etcd.
+    pub async fn back_up_etcd(&self) {
+        self.control("POST", "/etcd/backup", String::new(), StatusCode::NO_CONTENT).await;
+    }
+
+    /// Replaces the data of etcd by the copy, and starts all components of the control plane again.
+    pub async fn restore_etcd(&self) {
+        self.control("POST", "/etcd/restore", String::new(), StatusCode::NO_CONTENT).await;
+    }
+
+    /// Sends a request to the API that controls the environment (see testenv/README.md). Returns the body of
+    /// the response.
+    ///
+    /// # Panics
+    /// Panics if the response has another status than `expected`.
+    pub(crate) async fn control(&self, method: &str, path: &str, body: String, expected: StatusCode) -> String {
+        let url = format!("{}{path}", self.control_url.trim_end_matches('/'));
+        let (status, body) = HttpClient::new().send(method, &url, body).await.expect("a response");
+        assert_eq!(status, expected, "{body}");
+        body
     }
 
     /// Starts a manager with exactly the permissions of `config/rbac`.

@@ -38,7 +38,11 @@ func (e *Environment) startFront() (proxyURL, steerURL string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	steerAddress, err := e.front.listen(e.plane.address, proxy.Steer(boards), logger, (*http.Server).Serve)
+	steering := http.NewServeMux()
+	steering.Handle("/", proxy.Steer(boards))
+	steering.HandleFunc("POST /etcd/backup", answer(e.backUpEtcd))
+	steering.HandleFunc("POST /etcd/restore", answer(e.restoreEtcd))
+	steerAddress, err := e.front.listen(e.plane.address, steering, logger, (*http.Server).Serve)
 	return "https://" + proxyAddress, "http://" + steerAddress, err
 }
 

@@ -14,6 +14,7 @@ type layout struct{ root string }
 func (l layout) logs() string            { return filepath.Join(l.root, "logs") }
 func (l layout) certs() string           { return filepath.Join(l.root, "certs") }
 func (l layout) etcd() string            { return filepath.Join(l.root, "etcd") }
+func (l layout) etcdBackup() string      { return filepath.Join(l.root, "etcd-backup") }
 func (l layout) tokens() string          { return filepath.Join(l.root, "tokens.csv") }
 func (l layout) adminKubeconfig() string { return filepath.Join(l.root, "admin.kubeconfig") }
 func (l layout) kubeconfig() string      { return filepath.Join(l.root, "kubeconfig") }
@@ -37,7 +38,7 @@ func (l layout) prepare() error {
 // removeData removes everything but the logs and the lock.
 func (l layout) removeData() error {
 	var failed error
-	for _, path := range []string{l.certs(), l.etcd(), l.tokens(), l.adminKubeconfig(), l.kubeconfig(), l.stages()} {
+	for _, path := range []string{l.certs(), l.etcd(), l.etcdBackup(), l.tokens(), l.adminKubeconfig(), l.kubeconfig(), l.stages()} {
 		failed = errors.Join(failed, os.RemoveAll(path))
 	}
 	return failed

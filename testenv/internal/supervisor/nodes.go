@@ -30,7 +30,17 @@ func (c NodeCapacity) resources() map[string]string {
 	return map[string]string{"cpu": c.CPU, "memory": c.Memory, "nvidia.com/gpu": c.GPU, "pods": "500"}
 }
 
-// startNodes starts kwok and creates the fake nodes, and waits until kwok has made them ready.
+// createNodes creates the fake nodes.
+func (e *Environment) createNodes(ctx context.Context) error {
+	for i := range e.options.Nodes {
+		if err := e.client.Do(ctx, "POST", "/api/v1/nodes", fakeNode(i, e.options.NodeCapacity.resources()), nil); err != nil {
+			return fmt.Errorf("create a fake node: %w", err)
+		}
+	}
+	return nil
+}
+
+// startNodes starts kwok, and waits until it has made the fake nodes ready.
 func (e *Environment) startNodes(ctx context.Context) error {
 	own, err := os.Executable()
 	if err != nil {
@@ -51,11 +61,6 @@ func (e *Environment) startNodes(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
-	}
-	for i := range e.options.Nodes {
-		if err := e.client.Do(ctx, "POST", "/api/v1/nodes", fakeNode(i, e.options.NodeCapacity.resources()), nil); err != nil {
-			return fmt.Errorf("create a fake node: %w", err)
-		}
 	}
 	return e.await(ctx, kwok, e.nodesReady)
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -23,6 +24,8 @@ type process struct {
 	name string
 	log  string
 	cmd  *exec.Cmd
+	// stopping is set once the supervisor stops it.
+	stopping atomic.Bool
 	// exited is closed once the process has ended; err is set before.
 	exited chan struct{}
 	err    error
@@ -48,7 +51,7 @@ func newSpawner() *spawner {
 // start runs a program as a child that is killed if the supervisor dies, with its output in logDir/name.log.
 func (s *spawner) start(name, logDir, program string, args []string) (*process, error) {
 	path := filepath.Join(logDir, name+".log")
-	output, err := os.Create(path)
+	output, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", name, err)
 	}
@@ -73,6 +76,7 @@ func (s *spawner) start(name, logDir, program string, args []string) (*process, 
 
 // stop ends the process: politely first, by SIGKILL after the grace time.
 func (p *process) stop(grace time.Duration) {
+	p.stopping.Store(true)
 	// An error means that it has ended already.
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"sluice.dev/testenv/internal/apiclient"
@@ -68,8 +69,10 @@ type Environment struct {
 	plane   *controlPlane
 	client  *apiclient.Client
 	// token is the administrator's.
-	token     string
-	front     front
+	token string
+	front front
+	// mutex guards processes.
+	mutex     sync.Mutex
 	processes []*process
 	// failed receives the first component that ends by itself.
 	failed chan *process
@@ -115,6 +118,9 @@ func (e *Environment) start(ctx context.Context) (*Ready, error) {
 		if err := e.startControllers(ctx); err != nil {
 			return nil, err
 		}
+		if err := e.createNodes(ctx); err != nil {
+			return nil, err
+		}
 		if err := e.startNodes(ctx); err != nil {
 			return nil, err
 		}
@@ -147,10 +153,18 @@ func (e *Environment) Wait(ctx context.Context) error {
 // Stop stops all components, the last started first, and removes the data; the logs stay.
 func (e *Environment) Stop() error {
 	err := e.front.stop()
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.stopProcesses()
+	return errors.Join(err, e.layout.removeData(), e.lock.Close())
+}
+
+// stopProcesses stops all components, the last started first. The caller holds the mutex.
+func (e *Environment) stopProcesses() {
 	for i := len(e.processes) - 1; i >= 0; i-- {
 		e.processes[i].stop(stopWithin)
 	}
-	return errors.Join(err, e.layout.removeData(), e.lock.Close())
+	e.processes = nil
 }
 
 func (e *Environment) writeFiles() error {
@@ -192,10 +206,12 @@ func (e *Environment) startAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return e.await(ctx, apiserver, func(ctx context.Context) (bool, error) {
-		err := e.client.Do(ctx, "GET", "/readyz", nil, new(string))
-		return err == nil, err
-	})
+	return e.await(ctx, apiserver, e.isAPIReady)
+}
+
+func (e *Environment) isAPIReady(ctx context.Context) (bool, error) {
+	err := e.client.Do(ctx, "GET", "/readyz", nil, new(string))
+	return err == nil, err
 }
 
 // installCRDs creates the CRDs and waits until all are served.
@@ -253,6 +269,9 @@ func (e *Environment) runProgram(name, program string, args []string) (*process,
 	e.processes = append(e.processes, started)
 	go func() {
 		<-started.exited
+		if started.stopping.Load() {
+			return
+		}
 		select {
 		case e.failed <- started:
 		default: // Only the first matters: it takes the others along.
