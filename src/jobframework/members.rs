@@ -11,8 +11,11 @@ use super::types::GatedPod;
 use super::types::{Member, PodAssignment, PodCounts, PodGroupDemands};
 use sluice_api::kueue::{names, scheduling_gate};
 use sluice_api::pod;
-use sluice_api::ray::names::{GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
+use sluice_api::ray::names::{CLUSTER_UID_LABEL, GROUP_LABEL, REPLICA_INDEX_LABEL, REPLICA_NAME_LABEL};
 use sluice_plan::Write;
+
+/// Labels of a pod whose RayCluster or Job is queued.
+const QUEUE_LABELS: [&str; 3] = [names::SCHEDULING_HASH_LABEL, names::POD_SET_LABEL, CLUSTER_UID_LABEL];
 
 /// Pods of a member.
 #[derive(Debug, Clone, Default)]
@@ -107,12 +110,13 @@ pub fn ungated_with_uid(
     Write::patch(gated, &released)
 }
 
-/// Removes the scheduling gates of all pods.
+/// Removes the scheduling gates of all pods, and the labels by which they count as pods of a queue.
 pub fn remove_scheduling_gates(pods: &MemberPods<'_>) -> Vec<Write> {
     let gated = pods.observed.iter().filter(|pod| can_be_ungated(pod));
     let released = gated.filter_map(|pod| {
         let mut released = Pod::clone(pod);
         scheduling_gate::remove(released.spec.get_or_insert_default());
+        released.labels_mut().retain(|name, _| !QUEUE_LABELS.contains(&name.as_str()));
         Write::patch(*pod, &released)
     });
     released.collect()

@@ -113,14 +113,17 @@ impl<'a> History<'a> {
 
     /// Compares the cluster's pods with the newest revision. Without pods, the revision that holds
     /// quota (`with_quota`) counts instead. A finished pod counts until it is deleted, since it
-    /// still occupies its name and may still report status.
+    /// still occupies its name and may still report status. If all revisions were deleted or orphaned,
+    /// existing pods have the only one.
     pub fn state<'p>(
         &self,
         pods: impl IntoIterator<Item = &'p Pod>,
         with_quota: Option<RevisionName>,
     ) -> RevisionState {
-        let Some(newest) = self.revisions.last() else { return RevisionState::Current(RevisionName::Initial) };
         let mut pods = pods.into_iter().map(pod_revision).peekable();
+        let Some(newest) = self.revisions.last() else {
+            return RevisionState::Current(only_revision(pods));
+        };
         let has_none = pods.peek().is_none();
         let fallback = with_quota.filter(|name| has_none && self.spec_of(name).is_some());
         match pods.chain(fallback).find(|name| *name != newest.name) {
@@ -166,8 +169,7 @@ impl<'a> History<'a> {
     /// revisions were deleted, existing pods count as created from the current spec.
     fn next_write(&self, cluster: &RayCluster, wanted: &PodAffectingSpec, in_use: &[RevisionName]) -> Option<Write> {
         let Some(newest) = self.revisions.last() else {
-            let later = in_use.iter().find(|name| **name != RevisionName::Initial);
-            return Some(Write::create(&controller_revision(cluster, later.unwrap_or(&RevisionName::Initial), 1)));
+            return Some(Write::create(&controller_revision(cluster, &only_revision(in_use.iter().cloned()), 1)));
         };
         let known = &newest.content.pod_affecting;
         let number = newest.object.revision + 1;
@@ -198,6 +200,11 @@ impl<'a> History<'a> {
 pub fn has_recreate_strategy(cluster: &RayCluster) -> bool {
     let strategy = cluster.spec.upgrade_strategy.as_ref().and_then(|strategy| strategy.type_);
     strategy == Some(RayClusterUpgradeType::Recreate)
+}
+
+/// Returns the revision of a cluster whose pods have these, if none is stored: a later one, if there is any.
+fn only_revision(of_pods: impl IntoIterator<Item = RevisionName>) -> RevisionName {
+    of_pods.into_iter().find(|name| *name != RevisionName::Initial).unwrap_or_default()
 }
 
 /// Returns the revision that a pod was created from.
@@ -352,6 +359,20 @@ mod tests {
             None => &mut spec["headGroupSpec"],
         };
         &mut group["template"]["spec"]["containers"][0]
+    }
+
+    #[rstest]
+    #[case::no_pod(&[], RevisionName::Initial)]
+    #[case::first_revision(&[None], RevisionName::Initial)]
+    #[case::later_revision(&[None, Some("v1-a")], RevisionName::Named("v1-a".into()))]
+    fn pods_keep_their_revision_if_none_is_stored(#[case] pods: &[Option<&str>], #[case] expected: RevisionName) {
+        let pod = |revision: &Option<&str>| {
+            let labels = revision.map(|name| (names::REVISION_LABEL.to_owned(), name.to_owned()));
+            let metadata = ObjectMeta { labels: Some(labels.into_iter().collect()), ..ObjectMeta::default() };
+            Pod { metadata, ..Pod::default() }
+        };
+        let pods: Vec<Pod> = pods.iter().map(pod).collect();
+        assert_eq!(History::default().state(&pods, None), RevisionState::Current(expected));
     }
 
     #[rstest]

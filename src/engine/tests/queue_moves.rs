@@ -168,6 +168,29 @@ fn slice_of_a_cluster_is_released_once_that_of_its_service_covers_it(#[case] quo
 }
 
 #[test]
+fn pods_ungated_because_their_cluster_left_its_queue_use_no_quota() {
+    // Given a cluster that runs, and has gated pods which wait for quota,
+    let mut plane = control_plane(Settings::default(), "2");
+    put_cluster(&mut plane, "mover", "low", 1);
+    plane.advance(20);
+    put_cluster(&mut plane, "mover", "low", 3);
+    plane.advance(20);
+    let holders: Vec<String> =
+        plane.ungated_pods("mover").filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect();
+    assert_eq!((holders.len(), plane.gated_pod_count("mover")), (2, 2));
+
+    // when it leaves its queue, then its pods run, and those that started in the queue hold its quota
+    plane.apply("RayCluster", json!({"metadata": {"name": "mover", "labels": {(names::QUEUE_NAME_LABEL): null}}}));
+    plane.advance(20);
+    assert_eq!((plane.ungated_pod_count("mover"), plane.workloads("mover").len()), (4, 1));
+
+    // until they are gone.
+    holders.iter().for_each(|pod| plane.delete("Pod", pod));
+    plane.advance(20);
+    assert_eq!((plane.ungated_pod_count("mover"), plane.workloads("mover").len()), (4, 0));
+}
+
+#[test]
 fn pods_created_after_a_cluster_left_its_queue_use_no_quota() {
     // Given a cluster that leaves its queue suspended, and whose slice is deleted late,
     let mut plane = control_plane(Settings::default(), "2");
