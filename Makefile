@@ -80,11 +80,15 @@ processnode-test: namespaces testenv processnode ## Test pods as processes on a 
 	cd testenv/processnode && unshare --net sh -c 'ip link set lo up && \
 	  SLUICE_BIN=$(BIN) exec $(BIN)/processnode.test -test.v -test.parallel 8'
 
-kuberay: ## Build the KubeRay operator, for the tests that run Sluice's queue manager with it.
-	@mkdir -p $(BIN)
+kuberay: ## Build the KubeRay operator, for the tests that run Sluice's queue manager with it. KUBERAY_SOURCE=CHECKOUT builds that of a checkout.
+	@mkdir -p $(BIN) $(SLUICE_CACHE)/kuberay-crds
+ifdef KUBERAY_SOURCE
+	cd $(KUBERAY_SOURCE)/ray-operator && go build -ldflags '-s -w' -o $(BIN)/kuberay .
+	@install -m 644 $(KUBERAY_SOURCE)/ray-operator/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
+else
 	cd testenv/kuberay && go build -ldflags '-s -w' -o $(BIN)/kuberay $(KUBERAY)
-	@mkdir -p $(SLUICE_CACHE)/kuberay-crds
 	@cd testenv/kuberay && install -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
+endif
 
 demo: demo-binaries testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
 	$(TARGET)/debug/examples/demo

@@ -39,10 +39,10 @@ pub fn plan(
                     && may_open(context, slice, member, members)
                     && !replacement::has_running_displaced(&slice.record, context, members)
             }
-            None if member.is_open => {
-                awaits_decision && !member.is_preempted && adoption::keeps_running(context, member)
+            None if context.job.is_finishing() && member.live_pods.is_empty() => context.job.wants_to_run(),
+            None => {
+                awaits_decision && member.is_open && !member.is_preempted && adoption::keeps_running(context, member)
             }
-            None => context.job.is_finishing() && context.job.wants_to_run() && member.live_pods.is_empty(),
         };
         if should_be_open == member.is_open {
             continue;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_core::ResourceExt;
+use rstest::rstest;
 
 use super::slice_record::SliceRecord;
 use super::*;
@@ -154,6 +155,22 @@ fn cluster_that_replaces_a_deleted_one_uses_the_same_quota() {
     let renewed = patched_slice(&plan, &held).expect("the slice covers the new cluster");
     plan_for(&job, &[&renewed]);
     assert_eq!(gate_writes(&job), [("b".to_owned(), true)]);
+}
+
+#[rstest]
+#[case::suspended(false, false, &[("a", true)])]
+#[case::resumed(true, false, &[])]
+#[case::suspended_with_pods_that_are_terminating(false, true, &[])]
+fn finishing_job_is_open_without_a_slice_once_its_pods_are_gone(
+    #[case] is_open: bool,
+    #[case] has_pods: bool,
+    #[case] expected: &[(&str, bool)],
+) {
+    let member = if has_pods { running(cluster("a", 2, "1")) } else { cluster("a", 2, "1") };
+    let job = FakeJob { is_finishing: true, ..job(vec![Member { is_open, ..member }]) };
+    plan_for(&job, &[]);
+    let writes = gate_writes(&job);
+    assert_eq!(writes.iter().map(|(name, gate)| (name.as_str(), *gate)).collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub(super) struct FakeJob {
     pub(super) meta: ObjectMeta,
     pub(super) members: Vec<Member>,
     pub(super) wants_to_run: bool,
+    /// True if the job creates no more pods, and has to be resumed to become finished.
+    pub(super) is_finishing: bool,
     /// True if the job retains its quota while its members are exchanged.
     pub(super) retains_quota: bool,
     pub(super) pending: Option<String>,
@@ -59,6 +61,9 @@ impl GenericJob for FakeJob {
     }
     fn wants_to_run(&self) -> bool {
         self.wants_to_run
+    }
+    fn is_finishing(&self) -> bool {
+        self.is_finishing
     }
     fn members(&self) -> Vec<Member> {
         self.members.clone()
@@ -107,6 +112,7 @@ pub(super) fn job(members: Vec<Member>) -> FakeJob {
         meta,
         members,
         wants_to_run: true,
+        is_finishing: false,
         retains_quota: false,
         pending: None,
         queue: sluice_queue::Scheduler::default(),
