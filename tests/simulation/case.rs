@@ -13,6 +13,7 @@ use crate::script::step::Script;
 
 /// One simulation run. Equal cases produce equal histories.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Case {
     /// Seed of every draw that the case does not list, such as latencies.
     pub seed: u64,
@@ -22,19 +23,17 @@ pub struct Case {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub without_policies: bool,
     /// Faults to inject. None draws them from the seed.
-    #[serde(rename = "trouble", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub faults: Option<FaultSchedule>,
 }
 
 /// The faults of one run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct FaultSchedule {
     /// Faults of requests, by request number.
-    #[serde(rename = "faults")]
     pub requests: BTreeMap<u64, Fault>,
     /// Faults of pods and Ray dashboards.
-    #[serde(rename = "fates")]
     pub cluster: FaultList,
 }
 

@@ -11,28 +11,22 @@ use crate::rng::SeededRandom;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
     /// Rejected with this HTTP status and not executed.
-    #[serde(rename = "Refused")]
     Rejected(u16),
     /// Lost before it arrives; the connection breaks.
     RequestLost,
     /// Executed; the connection breaks before the response arrives.
-    #[serde(rename = "AnswerLost")]
     ResponseLost,
     /// Executed; no response ever arrives.
-    #[serde(rename = "Unanswered")]
     NoResponse,
     /// Delayed by this many milliseconds.
-    #[serde(rename = "Slow")]
     Delayed(u32),
     /// The process is killed before the request arrives.
     KilledBefore,
     /// Executed; the process is killed before the response arrives.
     KilledAfter,
     /// Watch events are delayed by up to this many milliseconds.
-    #[serde(rename = "Lags")]
     WatchDelayed(u32),
     /// The watch breaks after this many milliseconds.
-    #[serde(rename = "Breaks")]
     WatchBroken(u32),
     /// Shows the state as it was up to this many milliseconds ago, unless it is the first list of a
     /// process.
@@ -40,7 +34,6 @@ pub enum Fault {
     /// Executed; the response is delayed by this many milliseconds, as that of a list with many pages.
     ResponseDelayed(u32),
     /// The history is compacted, so a watch that resumes from an older version gets 410 Expired.
-    #[serde(rename = "Forgotten")]
     HistoryCompacted,
 }
 

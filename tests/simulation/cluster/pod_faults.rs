@@ -12,7 +12,6 @@ use crate::rng::SeededRandom;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodFault {
     /// The pod becomes ready only after this time.
-    #[serde(rename = "Slow")]
     SlowStart {
         /// Milliseconds from binding until ready.
         after_ms: u64,
@@ -32,7 +31,6 @@ pub enum PodFault {
         after_ms: u64,
     },
     /// The node of the pod is drained: all its pods are evicted.
-    #[serde(rename = "Drained")]
     NodeDrained {
         /// Milliseconds from binding.
         after_ms: u64,
@@ -45,13 +43,11 @@ pub enum PodFault {
         for_ms: u64,
     },
     /// The pod terminates slowly after it is deleted.
-    #[serde(rename = "Lingers")]
     SlowTermination {
         /// Milliseconds from deletion until it ends.
         for_ms: u64,
     },
     /// The pod is ready, but its Serve proxy port refuses connections.
-    #[serde(rename = "Deaf")]
     ProxyUnreachable {
         /// Start in milliseconds.
         after_ms: u64,
@@ -83,7 +79,6 @@ impl PodFault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DashboardFault {
     /// Returns this HTTP status for all requests.
-    #[serde(rename = "Refuses")]
     ReturnsError {
         /// HTTP status code.
         code: u16,
@@ -95,7 +90,6 @@ pub enum DashboardFault {
     /// Accepts requests and never responds.
     Hangs,
     /// Returns an HTML page for all requests.
-    #[serde(rename = "Babbles")]
     ReturnsHtml,
     /// Deployments fail at first and recover by themselves.
     DeployFails {
@@ -114,12 +108,11 @@ pub enum DashboardFault {
 /// Faults by ordinal: the order in which pods were created and Ray dashboards first reached, from
 /// 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct FaultList {
     /// Faults of pods.
     pub pods: BTreeMap<u64, PodFault>,
     /// Faults of Ray dashboards.
-    #[serde(rename = "boards")]
     pub dashboards: BTreeMap<u64, DashboardFault>,
 }
 

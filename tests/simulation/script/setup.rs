@@ -68,7 +68,7 @@ pub(crate) struct Flavor {
     /// Name.
     pub(crate) name: String,
     /// Adds a node label and a toleration.
-    #[serde(rename = "picky", default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) dedicated: bool,
 }
 
@@ -99,13 +99,13 @@ pub(crate) struct Queue {
     /// Quota by flavor, in the order of assignment.
     pub(crate) quotas: Vec<Quota>,
     /// `preemption.withinClusterQueue`. None is Never.
-    #[serde(rename = "within", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) within_cluster_queue: Option<WithinClusterQueue>,
     /// `preemption.reclaimWithinCohort`. None is Never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reclaim: Option<ReclaimWithinCohort>,
     /// Uses StrictFIFO instead of BestEffortFIFO.
-    #[serde(rename = "strict", default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) strict_fifo: bool,
 }
 

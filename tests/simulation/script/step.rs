@@ -11,7 +11,6 @@ use super::setup::{Quota, ResourceAmounts, Setup, is_false};
 #[serde(deny_unknown_fields)]
 pub(crate) struct Script {
     /// Objects that exist at the start.
-    #[serde(rename = "scene")]
     pub(crate) setup: Setup,
     /// Actions, in order.
     pub(crate) steps: Vec<ScriptStep>,
@@ -32,7 +31,6 @@ pub(crate) struct ScriptStep {
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Delay {
     /// Waits until the system is quiescent.
-    #[serde(rename = "rest")]
     UntilQuiescent,
     /// Waits this many milliseconds.
     Millis(u32),
@@ -104,7 +102,6 @@ pub(crate) enum UserAction {
         priority: Option<String>,
     },
     /// Removes the admission timeout of a service and retries an upgrade that timed out or failed.
-    #[serde(rename = "tryAgain")]
     RetryUpgrade {
         /// Name of the service.
         service: String,
@@ -205,7 +202,7 @@ pub(crate) struct Service {
     #[serde(default)]
     pub(crate) edition: u32,
     /// `spec.rayClusterDeletionDelaySeconds`.
-    #[serde(rename = "linger", default)]
+    #[serde(default)]
     pub(crate) deletion_delay: u32,
     /// `spec.suspend`.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -214,10 +211,10 @@ pub(crate) struct Service {
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) recreate: bool,
     /// Admission timeout of upgrades in seconds, if any.
-    #[serde(rename = "patience", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) admission_timeout: Option<u32>,
     /// Options of incremental upgrades. None replaces the cluster without an incremental rollout.
-    #[serde(rename = "steps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) incremental: Option<IncrementalOptions>,
 }
 
@@ -228,12 +225,11 @@ pub(crate) struct IncrementalOptions {
     /// `maxSurgePercent`.
     pub(crate) surge: u32,
     /// `stepSizePercent`.
-    #[serde(rename = "step")]
     pub(crate) step_size: u32,
     /// `intervalSeconds`.
     pub(crate) interval: u32,
     /// Uses a user-provided Gateway and HTTPRoute.
-    #[serde(rename = "adopts", default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) user_provided_route: bool,
 }
 
