@@ -35,8 +35,9 @@ impl Engine {
                 || self.is_sole_cover_of(workload, cluster)
                 || existing_cluster(&self.cluster_state, cluster).is_some_and(|cluster| awaits_redis_cleanup(cluster))
         });
-        let is_used =
-            is_used && !self.is_replaced(workload, &record) && !self.has_new_owner(workload, &record, &clusters);
+        let is_used = is_used
+            && !self.is_replaced(workload, &record)
+            && !self.is_covered_by_another_job(workload, &record, &clusters);
         let mut plan = jobframework::release_finalizer(workload, is_used);
         // A write in flight may be unsuspending a job on this quota: the release waits for it.
         let gated = gated_objects(workload);
@@ -46,7 +47,7 @@ impl Engine {
 
     /// Reports whether the clusters of a slice belong to another job, whose admitted slice covers all
     /// pods of this one: they use the quota of that one alone.
-    fn has_new_owner(&self, slice: &Workload, record: &SliceRecord, clusters: &[PodOwnerId]) -> bool {
+    fn is_covered_by_another_job(&self, slice: &Workload, record: &SliceRecord, clusters: &[PodOwnerId]) -> bool {
         let existing = clusters.iter().filter_map(|cluster| existing_cluster(&self.cluster_state, cluster));
         let jobs: BTreeSet<_> = existing.filter_map(|cluster| self.covering_job(cluster).0).collect();
         let is_other = |job: &&String| slice.owner_references().iter().all(|owner| owner.uid != **job);

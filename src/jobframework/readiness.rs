@@ -47,10 +47,12 @@ pub fn pods_progress(slice: &Slice<'_>, members: &[Member]) -> Option<PodsProgre
     let all_have = |counts: fn(&Member) -> &PodCounts| {
         staying.iter().all(|(member, share)| covers(member, counts(member), share, needed))
     };
-    Some(match () {
-        () if all_have(|member| &member.ready_pods) => PodsProgress::Ready,
-        () if all_have(|member| &member.scheduled_pods) => PodsProgress::Scheduled,
-        () => PodsProgress::Unscheduled,
+    Some(if all_have(|member| &member.ready_pods) {
+        PodsProgress::Ready
+    } else if all_have(|member| &member.scheduled_pods) {
+        PodsProgress::Scheduled
+    } else {
+        PodsProgress::Unscheduled
     })
 }
 

@@ -44,8 +44,9 @@ pub(super) fn plan(request: &QuotaRequest<'_>, slices: &[Slice<'_>], plan: &mut 
     let pending: Vec<&Slice<'_>> = slices.iter().filter(|slice| slice.phase == SlicePhase::Pending).collect();
     if wanted.record.members.is_empty() {
         // A service can have no RayCluster between two of them. Slices that hold quota stay as they are.
-        let needless = pending.iter().filter(|_| request.members.iter().any(Member::is_scaled_to_zero));
-        plan.writes.extend(needless.map(|slice| Write::delete(slice.workload)));
+        if request.members.iter().any(Member::is_scaled_to_zero) {
+            plan.writes.extend(pending.iter().map(|slice| Write::delete(slice.workload)));
+        }
         return Ok(());
     }
     // If the job has stopped, the slice of the queue that it has left is gone before the next one is
