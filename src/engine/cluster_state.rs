@@ -69,6 +69,15 @@ macro_rules! kinds {
                 match self { $( Self::$kind(object) => object.meta(), )* }
             }
 
+            /// Reports whether the write with this response deleted the object: it removed the last finalizer
+            /// (kubernetes v1.36 `staging/src/k8s.io/apiserver/pkg/registry/generic/registry/store.go`,
+            /// `ShouldDeleteDuringUpdate`). Pods stay for their grace period.
+            pub fn is_deleted(&self) -> bool {
+                let meta = self.meta();
+                let has_finalizers = meta.finalizers.as_ref().is_some_and(|finalizers| !finalizers.is_empty());
+                meta.deletion_timestamp.is_some() && !has_finalizers && !matches!(self, Self::Pod(_))
+            }
+
             /// Returns the object as JSON, with `apiVersion` and `kind`.
             pub fn manifest(&self) -> Value {
                 match self { $( Self::$kind(object) => plan::manifest(object.as_ref()), )* }
@@ -390,4 +399,39 @@ fn ungated_for_ray_job_uid(pod: &Pod) -> Option<&str> {
 fn service_of_slice(slice: &EndpointSlice) -> IndexKeys {
     let service = slice.labels().get("kubernetes.io/service-name");
     [service.map(|name| ObjectKey::new(slice.namespace().unwrap_or_default(), name)), None]
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn workload(meta: ObjectMeta) -> Object {
+        Object::Workload(Arc::new(Workload { metadata: meta, ..Workload::default() }))
+    }
+
+    fn pod(meta: ObjectMeta) -> Object {
+        Object::Pod(Arc::new(Pod { metadata: meta, ..Pod::default() }))
+    }
+
+    #[rstest]
+    #[case::last_finalizer_removed(workload, true, &[], true)]
+    #[case::other_finalizers_left(workload, true, &["foregroundDeletion"], false)]
+    #[case::not_being_deleted(workload, false, &[], false)]
+    #[case::pod_in_its_grace_period(pod, true, &[], false)]
+    fn write_that_removes_the_last_finalizer_deletes_the_object(
+        #[case] object: fn(ObjectMeta) -> Object,
+        #[case] is_terminating: bool,
+        #[case] finalizers: &[&str],
+        #[case] expected: bool,
+    ) {
+        let meta = ObjectMeta {
+            deletion_timestamp: is_terminating.then_some(Time(jiff::Timestamp::UNIX_EPOCH)),
+            finalizers: Some(finalizers.iter().map(|&name| name.to_owned()).collect()),
+            ..ObjectMeta::default()
+        };
+        assert_eq!(object(meta).is_deleted(), expected);
+    }
 }

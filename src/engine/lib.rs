@@ -299,11 +299,7 @@ impl Engine {
             EngineInput::WatchBroken(scope) => drop(self.broken_scopes.insert(scope)),
             EngineInput::HistoryVerified(scope) => drop(self.broken_scopes.remove(&scope)),
             EngineInput::Applied(object) => self.on_applied(now, object),
-            EngineInput::Deleted(object) => {
-                if let Some(change) = self.cluster_state.remove(&object) {
-                    self.on_changed(now, &change);
-                }
-            }
+            EngineInput::Deleted(object) => self.on_deleted(now, &object),
             EngineInput::Written { id, write, result, load } => {
                 self.writes.on_response(load);
                 self.on_write_result(now, id, &write, result, effects);
@@ -315,6 +311,12 @@ impl Engine {
 
     fn on_applied(&mut self, now: Timestamp, object: Object) {
         if let Some(change) = self.cluster_state.apply(object) {
+            self.on_changed(now, &change);
+        }
+    }
+
+    fn on_deleted(&mut self, now: Timestamp, object: &Object) {
+        if let Some(change) = self.cluster_state.remove(object) {
             self.on_changed(now, &change);
         }
     }
@@ -350,8 +352,10 @@ impl Engine {
         match result {
             Ok(outcome) => {
                 settled.events.into_iter().for_each(|event| self.emit(now, event, effects));
-                if let WriteOutcome::Object(object) = outcome {
-                    self.on_applied(now, object);
+                match outcome {
+                    WriteOutcome::Object(object) if object.is_deleted() => self.on_deleted(now, &object),
+                    WriteOutcome::Object(object) => self.on_applied(now, object),
+                    WriteOutcome::Deleted | WriteOutcome::Untracked => {}
                 }
             }
             Err(error) => {

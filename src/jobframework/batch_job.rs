@@ -136,13 +136,13 @@ impl GenericJob for BatchJobAdapter<'_> {
     /// mutating webhook added it. The template is mutable only while the Job is suspended and
     /// `status.startTime` is not set, so the start time is reset first, as Kueue does. Waits until the
     /// Job controller has observed the suspension: it may still create pods from the template
-    /// without a gate.
+    /// without a gate, unless the Job is finishing.
     fn set_gate(&self, _: &str, gate: Gate) -> Option<Write> {
         if gate == Gate::Closed {
             return self.patch_spec(|spec| spec.suspend = Some(true));
         }
         let is_gated = self.has_gated_template();
-        if !is_gated && !is_suspension_observed(self.job) {
+        if !is_gated && !self.is_finishing() && !is_suspension_observed(self.job) {
             return None;
         }
         if let Some(status) = self.job.status.as_ref().filter(|_| !is_gated) {
@@ -485,6 +485,11 @@ mod tests {
         Some(WriteOp::PatchStatus(json!({"metadata": {"resourceVersion": "7"}, "status": {"startTime": null}}))),
     )]
     #[case::pods_still_run(&[], suspended(json!({"active": 1})), None)]
+    #[case::finishing_before_the_suspension_is_observed(
+        &[],
+        json!({"conditions": [{"type": "FailureTarget", "status": "True"}]}),
+        patch(gated(&[ELASTIC_JOB_GATE])),
+    )]
     fn job_is_resumed_only_with_a_gated_template(
         #[case] before: &[&str],
         #[case] status: Value,
