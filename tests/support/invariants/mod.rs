@@ -162,9 +162,12 @@ impl InvariantChecker {
     }
 
     /// Replaces the state by one of an earlier time. Pods that it does not cover came into a queue while
-    /// they ran; those that have lost their owner still belong to the cluster that they belonged to.
+    /// they ran; those that have lost their owner still belong to the cluster that they belonged to. A
+    /// decision that arrives after the restore may be based on quotas of before.
     pub fn restore(&mut self, now: Timestamp, objects: &[Object]) {
-        *self = Self { pods: self.pods.restarted(), ..Self::new(self.decision_latency) };
+        let mut previous_quotas = std::mem::take(&mut self.previous_quotas);
+        previous_quotas.push_back((now, std::mem::take(&mut self.quotas)));
+        *self = Self { pods: self.pods.restarted(), previous_quotas, ..Self::new(self.decision_latency) };
         for object in objects {
             // The order of these changes violates what the state does not.
             let _ = self.observe(&Change { version: 0, observed_at: now, object: object.clone(), deleted: false });
