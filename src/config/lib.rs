@@ -194,7 +194,7 @@ fn retention(reader: &FieldReader<'_>) -> RetentionPolicy {
 fn gated_wait_for_pods_ready(root: &FieldReader<'_>) -> Option<WaitForPodsReady> {
     let gate = |name: &str| root.field("featureGates").field(name).bool();
     let is_disabled = gate("DisableWaitForPodsReady").unwrap_or(false);
-    // Kueue 0.20 ignores the field without its alpha gate; here the field itself asks for it.
+    // Kueue 0.20 ignores the field without the gate; here the field itself asks for it.
     let limits_scheduling = gate("WaitForPodsReadyUnscheduledTimeout").unwrap_or(true);
     let mut rules = wait_for_pods_ready(&root.field("waitForPodsReady")).filter(|_| !is_disabled)?;
     rules.unscheduled_timeout = rules.unscheduled_timeout.filter(|_| limits_scheduling);

@@ -358,3 +358,39 @@ fn all_jobs_with_pending_upgrade(state: &ClusterState, concerned: &mut BTreeSet<
 fn covers(workload: &Workload, cluster: &str) -> bool {
     SliceRecord::from_workload(workload).is_some_and(|record| record.member_of_cluster(cluster).is_some())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use sluice_queue::partial_admission::SLICE_ANNOTATION;
+
+    use super::*;
+
+    #[test]
+    fn slice_of_a_service_triggers_the_deleted_slice_of_its_cluster() {
+        // Given the slice of a cluster, which is being deleted,
+        let mut state = ClusterState::default();
+        let workload = |object| Object::Workload(Arc::new(serde_json::from_value(object).expect("a Workload")));
+        let owner =
+            json!([{"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "a", "uid": "a-uid", "controller": true}]);
+        state.apply(workload(json!({
+            "metadata": {
+                "name": "own", "namespace": "ml", "resourceVersion": "1", "ownerReferences": owner,
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            },
+            "spec": {"podSets": []},
+        })));
+
+        // when a slice of its service, which covers the cluster, changes,
+        let record = json!({"sequence": 1, "members": [{"name": "a", "uid": "a-uid", "pods": []}]}).to_string();
+        let metadata = json!({"name": "new", "namespace": "ml", "annotations": {(SLICE_ANNOTATION): record}});
+        let change =
+            Change { before: None, after: Some(workload(json!({"metadata": metadata, "spec": {"podSets": []}}))) };
+
+        // then the first one may be released.
+        let own = PlannerKey::Workload(ObjectKey::new("ml".to_owned(), "own"));
+        assert!(triggered(&state, Components::ALL, &change).contains(&own));
+    }
+}

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::StatusCode;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
@@ -16,8 +15,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
-
-use super::http::HttpClient;
 
 /// Namespace of the service account defined in `config/rbac`.
 const NAMESPACE: &str = "sluice-system";
@@ -139,28 +136,6 @@ impl TestEnv {
         let kubeconfig = if options.direct { &env.kubeconfig } else { &env.proxied_kubeconfig };
         env.write_manager_kubeconfig(kubeconfig).await;
         env
-    }
-
-    /// Keeps a copy of the data of etcd.
-    pub async fn back_up_etcd(&self) {
-        self.control("POST", "/etcd/backup", String::new(), StatusCode::NO_CONTENT).await;
-    }
-
-    /// Replaces the data of etcd by the copy, and starts all components of the control plane again.
-    pub async fn restore_etcd(&self) {
-        self.control("POST", "/etcd/restore", String::new(), StatusCode::NO_CONTENT).await;
-    }
-
-    /// Sends a request to the API that controls the environment (see testenv/README.md). Returns the body of
-    /// the response.
-    ///
-    /// # Panics
-    /// Panics if the response has another status than `expected`.
-    pub(crate) async fn control(&self, method: &str, path: &str, body: String, expected: StatusCode) -> String {
-        let url = format!("{}{path}", self.control_url.trim_end_matches('/'));
-        let (status, body) = HttpClient::new().send(method, &url, body).await.expect("a response");
-        assert_eq!(status, expected, "{body}");
-        body
     }
 
     /// Starts a manager with exactly the permissions of `config/rbac`.

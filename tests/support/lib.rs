@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "scenarios run in real time")]
 
 pub mod env;
+mod env_control;
 pub mod fake_dashboards;
 pub mod fake_gateway;
 pub mod fake_kuberay;

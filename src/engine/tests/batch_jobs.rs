@@ -283,13 +283,13 @@ fn deleted_job_holds_its_quota_until_its_pods_are_gone() {
 }
 
 #[rstest]
-#[case::scaled_down_to_its_minimum(json!({}), 1, "3")]
-#[case::scaled_down(json!({(names::MAX_EXEC_TIME_LABEL): "soon"}), 1, "3")]
-#[case::scaled_to_zero(json!({(names::MAX_EXEC_TIME_LABEL): "soon"}), 0, "4")]
+#[case::scaled_down_to_its_minimum(json!({}), 1, 3)]
+#[case::scaled_down(json!({(names::MAX_EXEC_TIME_LABEL): "soon"}), 1, 3)]
+#[case::scaled_to_zero(json!({(names::MAX_EXEC_TIME_LABEL): "soon"}), 0, 4)]
 fn job_that_is_misconfigured_while_it_runs_releases_what_it_no_longer_uses(
     #[case] labels: Value,
     #[case] parallelism: u32,
-    #[case] freed: &str,
+    #[case] freed: u32,
 ) {
     // Given a Job that runs four pods, and another one that waits for its quota,
     let mut plane = control_plane(Settings::default(), "4");
@@ -297,7 +297,6 @@ fn job_that_is_misconfigured_while_it_runs_releases_what_it_no_longer_uses(
     let annotation = json!({(names::MIN_PARALLELISM_ANNOTATION): "1"});
     plane.apply("Job", json!({"metadata": {"name": "sum", "annotations": annotation}}));
     plane.advance(10);
-    let freed: u32 = freed.parse().expect("a number");
     put_job(&mut plane, "next", "low", json!({"parallelism": freed}));
     plane.advance(10);
     assert_eq!((plane.running_and_gated("sum"), plane.running_and_gated("next")), ((4, 0), (0, 0)));

@@ -201,7 +201,7 @@ fn job_exceeding_the_pods_ready_timeout_backs_off_is_requeued_and_finally_deacti
 
 #[test]
 fn pods_without_nodes_release_their_quota_after_the_unscheduled_timeout() {
-    // Given a job whose worker gets no node, and others whose workers need longer to become ready,
+    // Given a job whose worker gets no node, and one whose worker needs longer to become ready,
     let mut settings = with_pods_ready_timeout(None);
     let rules = settings.wait_for_pods_ready.as_mut().expect("the section");
     rules.unscheduled_timeout = Some(SignedDuration::from_secs(20));

@@ -11,6 +11,7 @@ mod fixtures;
 mod growth;
 mod incremental;
 mod managed;
+mod own_deletions;
 mod ownership;
 mod partial_preemption;
 mod pod_dry_runs;

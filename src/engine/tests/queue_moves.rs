@@ -143,9 +143,9 @@ fn cluster_of_a_service_that_left_its_queue_stops_when_the_queue_is_drained() {
 }
 
 #[rstest]
-#[case::quota_for_both("4")]
-#[case::quota_for_one("2")]
-fn slice_of_a_cluster_is_released_once_that_of_its_service_covers_it(#[case] quota: &str) {
+#[case::immediately("4", 0)]
+#[case::after_it_stopped_for_lack_of_quota("2", 60)]
+fn slice_of_a_cluster_is_released_once_that_of_its_service_covers_it(#[case] quota: &str, #[case] seconds: i64) {
     // Given a cluster with a slice of its own, because its service left the queue,
     let mut plane = control_plane(Settings::default(), quota);
     put_service(&mut plane, "chat", "low", "2.53.0");
@@ -160,7 +160,7 @@ fn slice_of_a_cluster_is_released_once_that_of_its_service_covers_it(#[case] quo
 
     // when the service is queued again,
     plane.apply("RayService", json!({"metadata": {"name": "chat", "labels": {(names::QUEUE_NAME_LABEL): "lq"}}}));
-    plane.advance(60);
+    plane.advance(seconds);
 
     // then its slice alone covers the cluster.
     assert_eq!(plane.ungated_pod_count(&child), 2);
