@@ -31,6 +31,8 @@ use sluice_testkit::invariants::{Invariant, Violation};
 const QUIESCENCE_PERIOD: Duration = Duration::from_secs(75);
 /// Time without a change after which the script continues.
 const SCRIPT_PAUSE: Duration = Duration::from_secs(15);
+/// Longest time for which the Job controller waits after failed pods.
+const JOB_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// Time after which something expected counts as never happening.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
@@ -174,8 +176,23 @@ impl Run {
         }
     }
 
+    /// Waits until the system is quiescent and no Job waits for the end of its backoff. A Job whose pods
+    /// are rejected waits again and again, so this lasts no longer than [`JOB_BACKOFF`]. Returns false if
+    /// the system does not become quiescent.
+    async fn wait_until_jobs_are_synced(&self) -> bool {
+        let latest = self.machine.world.time.now() + JOB_BACKOFF;
+        loop {
+            if !self.wait_until_quiescent(QUIESCENCE_PERIOD).await {
+                return false;
+            }
+            let next = self.machine.world.with(|world| world.cluster.last_job_sync());
+            let Some(due) = next.filter(|due| *due <= latest) else { return true };
+            tokio::time::sleep_until(self.machine.world.time.instant(due + SCRIPT_PAUSE)).await;
+        }
+    }
+
     async fn check_quiescent_state(&self, when: &str) {
-        if !self.wait_until_quiescent(QUIESCENCE_PERIOD).await {
+        if !self.wait_until_jobs_are_synced().await {
             let minutes = TIMEOUT.as_secs() / 60;
             return self.record_violation(Violation::new(
                 Invariant::Rest,

@@ -208,6 +208,12 @@ impl SimulatedCluster {
         self.timers.next_deadline()
     }
 
+    /// Returns when the last Job that waits to be synced is due, such as after failed pods; `None` if none
+    /// waits.
+    pub fn last_job_sync(&self) -> Option<Timestamp> {
+        self.timers.last_deadline(|task| matches!(task, Task::ReadJob(_)))
+    }
+
     /// Runs all due tasks.
     pub fn run_due(&mut self, now: Timestamp, api: &mut ApiServer) {
         while let Some(task) = self.timers.pop_due(now) {

@@ -30,6 +30,11 @@ impl<C> TimerQueue<C> {
         self.tasks.keys().next().map(|(due, _)| *due)
     }
 
+    /// Returns the latest due time of the tasks that match; `None` if none does.
+    pub(super) fn last_deadline(&self, matches: impl Fn(&C) -> bool) -> Option<Timestamp> {
+        self.tasks.iter().rfind(|(_, task)| matches(task)).map(|((due, _), _)| *due)
+    }
+
     /// Removes and returns the next due task; `None` if no task is due.
     pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<C> {
         let first = self.tasks.first_entry()?;
