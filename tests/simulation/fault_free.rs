@@ -78,6 +78,7 @@ fn process_runner(chance: &SeededRandom, setting: WorldOptions) -> ProcessRunner
         wire_log: Arc::default(),
         random: chance.subject("wire"),
         kill_switch: KillSwitch::default(),
+        charges_credits: false,
     }
 }
 

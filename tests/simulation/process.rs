@@ -3,12 +3,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sluice_api::quantity::Quantity;
 use sluice_cli::options::ManagerOptions;
 use sluice_engine::tokens::TokenKey;
 use sluice_manager as manager;
 use sluice_manager::ManagerConfig;
 use sluice_manager::http::Readiness;
 use sluice_metrics::Metrics;
+use sluice_queue::settings::{Transformation, TransformationStrategy};
+use sluice_testkit::invariants::charges::{CREDITS, CREDITS_MULTIPLIER, CREDITS_PER_CPU_MILLI};
 use tokio_util::sync::CancellationToken;
 
 use crate::faults::FaultInjector;
@@ -30,6 +33,8 @@ pub struct ProcessRunner {
     pub random: SeededRandom,
     /// Kills the running process.
     pub kill_switch: KillSwitch,
+    /// Configures it to charge credits for CPUs.
+    pub charges_credits: bool,
 }
 
 /// Switch that kills the running process.
@@ -53,7 +58,7 @@ impl ProcessRunner {
     /// Runs one process after another and never returns. A process that ends by itself is restarted
     /// too.
     pub async fn run(self) {
-        let settings = manager_config();
+        let settings = manager_config(self.charges_credits);
         for start in 0.. {
             let killed = self.kill_switch.renew();
             self.remark(&format!("process {start} starts"));
@@ -102,7 +107,21 @@ impl ProcessRunner {
 }
 
 /// Configuration of a manager outside the cluster.
-fn manager_config() -> ManagerConfig {
+fn manager_config(charges_credits: bool) -> ManagerConfig {
     let options = ManagerOptions { use_kubernetes_proxy: Some(true), ..ManagerOptions::default() };
-    options.resolve().expect("the defaults are valid").manager
+    let mut config = options.resolve().expect("the defaults are valid").manager;
+    if charges_credits {
+        config.scheduler.resources.transformations.push(credits_of_cpus());
+    }
+    config
+}
+
+/// Returns the transformation that [`charges`](sluice_testkit::invariants::charges) checks.
+fn credits_of_cpus() -> Transformation {
+    Transformation {
+        input: "cpu".to_owned(),
+        strategy: TransformationStrategy::Retain,
+        multiply_by: Some(CREDITS_MULTIPLIER.to_owned()),
+        outputs: [(CREDITS.to_owned(), Quantity(format!("{CREDITS_PER_CPU_MILLI}m")))].into(),
+    }
 }

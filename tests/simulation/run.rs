@@ -101,6 +101,7 @@ impl Run {
             wire_log: Arc::new(Mutex::new(trace)),
             random: chance.subject("wire"),
             kill_switch: KillSwitch::default(),
+            charges_credits: case.script.setup.credits,
         };
         Self { machine }
     }
@@ -118,7 +119,8 @@ impl Run {
 
     /// Executes the script, stops the faults, and checks the final state.
     async fn run_script(&self, case: &Case) {
-        let (client, place) = (reliable_client(&self.machine.world), ScriptNamespace::new("team"));
+        let (client, place) =
+            (reliable_client(&self.machine.world), ScriptNamespace::of_setup("team", &case.script.setup));
         let people = Executor::new(&client, &place);
         people.set_up(&case.script.setup).await.expect("the setup is accepted");
         for step in &case.script.steps {

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use super::cluster_step::{RayAction, RayKind};
 use super::desired_state::DesiredState;
 use super::generate::{random_pods, random_service};
-use super::jobs::{JOB_QUEUES, any_queue, insert_limits, insert_restore, less, two_queues};
+use super::jobs::{JOB_QUEUES, any_queue, charge_credits, insert_limits, insert_restore, less, two_queues};
 use super::setup::{Quota, ResourceAmounts};
 use super::step::{Cluster, Delay, Script, ScriptStep, Service, StopPolicy, UserAction};
 use crate::rng::SeededRandom;
@@ -40,6 +40,7 @@ impl Script {
             let act = random_action(&DesiredState::after_script(&script), rng, demand);
             push(&mut script, rng, act);
         }
+        charge_credits(&mut script, &chance);
         insert_limits(&mut script, &chance);
         insert_restore(&mut script, &chance);
         delete_orphans(&mut script);

@@ -8,6 +8,7 @@ use sluice_api::quantity::{Amount, Quantity};
 use super::desired_state::DesiredState;
 use super::manifests::{ScriptNamespace, deployment_name, image, ray_version, resources};
 use super::step::{Cluster, Pods, Script, Service};
+use sluice_testkit::invariants::charges::CREDITS;
 
 /// Returns the deviations from the desired state after a script that ends with [`Script::unblock`],
 /// one sentence each. `objects` must have all RayServices, RayClusters, Jobs, Workloads, Pods and
@@ -217,7 +218,9 @@ impl<'a> ActualState<'a> {
         let sets: Vec<_> = sets.into_iter().flatten().collect();
         let covered: u64 = sets.iter().filter_map(|set| set["count"].as_u64()).sum();
         ensure(covered == pods.len() as u64, || format!("{name} covers {covered} pods of {}", pods.len()))?;
-        let usage = sum(sets.iter().filter_map(|set| set["resourceUsage"].as_object()));
+        let mut usage = sum(sets.iter().filter_map(|set| set["resourceUsage"].as_object()));
+        // No pod requests credits; how many it costs is checked with each change.
+        usage.remove(CREDITS);
         let requested = sum(pods.iter().filter_map(|pod| requests(pod)));
         ensure(usage == requested, || format!("{name} uses {usage:?}, and the pods request {requested:?}"))
     }

@@ -205,6 +205,7 @@ fn random_setup(rng: &mut Rng, shape: ScriptOptions, services: &[Service]) -> Se
         priorities: if shape.priorities { priorities.into() } else { Vec::new() },
         flavors,
         gateways: false,
+        credits: false,
     }
 }
 

@@ -35,10 +35,16 @@ impl Script {
             let act = random_action(&author.desired_state(), rng, demand);
             author.push(rng, act);
         }
+        charge_credits(&mut author.script, &chance.subject("script"));
         insert_limits(&mut author.script, &chance.subject("script"));
         insert_restore(&mut author.script, &chance.subject("script"));
         author.script
     }
+}
+
+/// Charges credits for CPUs in one script in four.
+pub(super) fn charge_credits(script: &mut Script, chance: &SeededRandom) {
+    script.setup.credits = chance.rng_for("credits", 0).u32(0..4) == 0;
 }
 
 /// Lets one script in eight limit the pods of the namespace, and change that some actions later. The limits

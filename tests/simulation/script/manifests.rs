@@ -5,8 +5,9 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 use sluice_api::ray::admission_annotations::{ADMISSION_TIMEOUT_ANNOTATION, EXCEEDS_QUOTA_ANNOTATION};
 use sluice_api::ray::routing_annotations::ROUTE_ANNOTATION;
+use sluice_testkit::invariants::charges::CREDITS;
 
-use super::setup::{Cohort, Flavor, Priority, Queue, Quota, ResourceAmounts};
+use super::setup::{Cohort, Flavor, Priority, Queue, Quota, ResourceAmounts, Setup};
 use super::step::{Cluster, Group, Pods, Service};
 
 /// Documents of the RayService sample and of the queue sample.
@@ -18,6 +19,8 @@ static QUEUE_SAMPLE: LazyLock<Vec<Value>> =
 pub(crate) const MAX_WORKERS: u32 = 10;
 /// Name of the GatewayClass.
 const GATEWAY_CLASS: &str = "ways";
+/// Quota of credits: more than any script needs, so that other resources bind.
+const CREDITS_QUOTA: &str = "10k";
 /// Resources of every quota.
 const RESOURCES: [&str; 3] = ["cpu", "memory", "nvidia.com/gpu"];
 
@@ -27,12 +30,19 @@ const RESOURCES: [&str; 3] = ["cpu", "memory", "nvidia.com/gpu"];
 pub(crate) struct ScriptNamespace {
     /// Name of the namespace.
     pub(crate) name: String,
+    /// Gives every ClusterQueue quota for credits.
+    credits: bool,
 }
 
 impl ScriptNamespace {
     /// Returns the namespace with this name.
     pub(crate) fn new(namespace: impl Into<String>) -> Self {
-        Self { name: namespace.into() }
+        Self { name: namespace.into(), credits: false }
+    }
+
+    /// Returns the namespace of a script with this setup.
+    pub(crate) fn of_setup(namespace: impl Into<String>, setup: &Setup) -> Self {
+        Self { name: namespace.into(), credits: setup.credits }
     }
 
     /// Returns the prefixed name of a cluster-scoped object.
@@ -135,9 +145,12 @@ impl ScriptNamespace {
                 }
                 entry
             });
-            json!({"name": self.cluster_scoped_name(&quota.flavor), "resources": resources.collect::<Vec<_>>()})
+            let credits = self.credits.then(|| json!({"name": CREDITS, "nominalQuota": CREDITS_QUOTA}));
+            let resources: Vec<Value> = resources.chain(credits).collect();
+            json!({"name": self.cluster_scoped_name(&quota.flavor), "resources": resources})
         });
-        json!([{"coveredResources": RESOURCES, "flavors": flavors.collect::<Vec<_>>()}])
+        let covered: Vec<&str> = RESOURCES.into_iter().chain(self.credits.then_some(CREDITS)).collect();
+        json!([{"coveredResources": covered, "flavors": flavors.collect::<Vec<_>>()}])
     }
 
     /// Returns a RayService.

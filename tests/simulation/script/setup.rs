@@ -59,6 +59,9 @@ pub(crate) struct Setup {
     /// Creates a GatewayClass if set.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) gateways: bool,
+    /// Charges credits for the CPUs of every pod, by a resource transformation.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) credits: bool,
 }
 
 /// A ResourceFlavor.

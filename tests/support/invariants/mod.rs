@@ -1,6 +1,7 @@
 //! Checks the invariants of the design after every change of a history.
 
 mod batch_jobs;
+pub mod charges;
 mod delta;
 mod gate;
 mod payment;
@@ -196,6 +197,9 @@ impl InvariantChecker {
                         .into_iter()
                         .flatten(),
                 );
+                if !change.deleted {
+                    found.extend(charges::check(&self.state, workload));
+                }
                 if !change.deleted && !was.as_ref().is_some_and(holds_quota) && holds_quota(workload) {
                     found.extend(quota::check(&self.state, workload, &self.effective_quotas()));
                 }
