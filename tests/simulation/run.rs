@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::api::{ApiServer, InstalledPolicies, kinds};
 use crate::case::{Case, FaultSchedule};
-use crate::cluster::{Latencies, Nodes, SimulatedCluster};
+use crate::cluster::{Latencies, MAX_BACKOFF, Nodes, SimulatedCluster};
 use crate::coverage::Coverage;
 use crate::observer::{Observer, TimedViolation};
 use crate::panic_capture;
@@ -31,8 +31,6 @@ use sluice_testkit::invariants::{Invariant, Violation};
 const QUIESCENCE_PERIOD: Duration = Duration::from_secs(75);
 /// Time without a change after which the script continues.
 const SCRIPT_PAUSE: Duration = Duration::from_secs(15);
-/// Longest time for which the Job controller waits after failed pods.
-const JOB_BACKOFF: Duration = Duration::from_secs(10 * 60);
 /// Time after which something expected counts as never happening.
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
@@ -179,15 +177,15 @@ impl Run {
     }
 
     /// Waits until the system is quiescent and no Job waits for the end of its backoff. A Job whose pods
-    /// are rejected waits again and again, so this lasts no longer than [`JOB_BACKOFF`]. Returns false if
-    /// the system does not become quiescent.
+    /// are rejected waits again and again, so only syncs due within [`MAX_BACKOFF`] are awaited. Returns
+    /// false if the system does not become quiescent.
     async fn wait_until_jobs_are_synced(&self) -> bool {
-        let latest = self.machine.world.time.now() + JOB_BACKOFF;
+        let latest = self.machine.world.time.now() + MAX_BACKOFF;
         loop {
             if !self.wait_until_quiescent(QUIESCENCE_PERIOD).await {
                 return false;
             }
-            let next = self.machine.world.with(|world| world.cluster.last_job_sync());
+            let next = self.machine.world.with(|world| world.cluster.next_job_sync());
             let Some(due) = next.filter(|due| *due <= latest) else { return true };
             tokio::time::sleep_until(self.machine.world.time.instant(due + SCRIPT_PAUSE)).await;
         }

@@ -36,6 +36,7 @@ use crate::api::{ApiServer, ObjectChange, ProxyRequest};
 use endpoint_slices::EndpointSliceController;
 use garbage_collector::GarbageCollector;
 use gateways::{GatewayController, GatewayObjectKey};
+pub use job_controller::MAX_BACKOFF;
 use job_controller::{JobController, JobSnapshot};
 use kubelet::Kubelet;
 pub use latencies::Latencies;
@@ -208,10 +209,10 @@ impl SimulatedCluster {
         self.timers.next_deadline()
     }
 
-    /// Returns when the last Job that waits to be synced is due, such as after failed pods; `None` if none
+    /// Returns when the first Job that waits to be synced is due, such as after failed pods; `None` if none
     /// waits.
-    pub fn last_job_sync(&self) -> Option<Timestamp> {
-        self.timers.last_deadline(|task| matches!(task, Task::ReadJob(_)))
+    pub fn next_job_sync(&self) -> Option<Timestamp> {
+        self.timers.next_deadline_of(|task| matches!(task, Task::ReadJob(_)))
     }
 
     /// Runs all due tasks.

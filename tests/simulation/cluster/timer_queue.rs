@@ -30,9 +30,9 @@ impl<C> TimerQueue<C> {
         self.tasks.keys().next().map(|(due, _)| *due)
     }
 
-    /// Returns the latest due time of the tasks that match; `None` if none does.
-    pub(super) fn last_deadline(&self, matches: impl Fn(&C) -> bool) -> Option<Timestamp> {
-        self.tasks.iter().rfind(|(_, task)| matches(task)).map(|((due, _), _)| *due)
+    /// Returns the due time of the next task that matches; `None` if there is none.
+    pub(super) fn next_deadline_of(&self, matches: impl Fn(&C) -> bool) -> Option<Timestamp> {
+        self.tasks.iter().find(|(_, task)| matches(task)).map(|((due, _), _)| *due)
     }
 
     /// Removes and returns the next due task; `None` if no task is due.
@@ -63,6 +63,7 @@ mod tests {
         queue.schedule(at(1), "second");
 
         assert_eq!(queue.next_deadline(), Some(at(1)));
+        assert_eq!(queue.next_deadline_of(|task| *task == "late"), Some(at(2)));
         let taken: Vec<_> = std::iter::from_fn(|| queue.pop_due(at(1))).collect();
 
         assert_eq!(taken, ["first", "second"]);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use sluice_api::quantity::{Amount, Quantity};
+use sluice_testkit::invariants::charges::CREDITS;
 
 use super::desired_state::DesiredState;
 use super::manifests::{ScriptNamespace, deployment_name, image, ray_version, resources};
 use super::step::{Cluster, Pods, Script, Service};
-use sluice_testkit::invariants::charges::CREDITS;
 
 /// Returns the deviations from the desired state after a script that ends with [`Script::unblock`],
 /// one sentence each. `objects` must have all RayServices, RayClusters, Jobs, Workloads, Pods and

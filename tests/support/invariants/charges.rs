@@ -1,8 +1,5 @@
 //! I8: a Workload is charged exactly for its pods, also if its resources are transformed.
 
-use std::collections::BTreeMap;
-
-use kube::ResourceExt;
 use sluice_api::kueue::Workload;
 use sluice_api::quantity::Amount;
 use sluice_queue::requests::template_requests;
@@ -25,11 +22,9 @@ pub(super) fn check(state: &State, workload: &Workload) -> Vec<Violation> {
     if !covers_credits(state, &admission.cluster_queue) {
         return Vec::new();
     }
-    let templates: BTreeMap<&str, _> =
-        workload.spec.pod_sets.iter().map(|set| (set.name.as_str(), &set.template)).collect();
     let wrong = admission.pod_set_assignments.iter().filter_map(|assignment| {
-        let template = templates.get(assignment.name.as_str())?;
-        let requests = template_requests(template).expect("requests of an admitted Workload");
+        let pod_set = workload.spec.pod_sets.iter().find(|set| set.name == assignment.name)?;
+        let requests = template_requests(&pod_set.template).expect("requests of an admitted Workload");
         let count = i64::from(assignment.count.unwrap_or_default());
         let expected = count * credits_of_pod(requests.get("cpu"), requests.get(CREDITS_MULTIPLIER));
         let charged = assignment.resource_usage.get(CREDITS).map_or(Amount::ZERO, |quantity| {
@@ -53,14 +48,10 @@ fn credits_of_pod(cpu: Amount, factor: Amount) -> i64 {
 }
 
 fn covers_credits(state: &State, queue: &str) -> bool {
-    let mut queues = state.cluster_queues.values().filter(|found| found.name_any() == queue);
-    queues.any(|found| {
-        found
-            .spec
-            .resource_groups
-            .iter()
-            .any(|group| group.covered_resources.iter().any(|resource| resource == CREDITS))
-    })
+    let queue = state.cluster_queues.get(&format!("/{queue}"));
+    let mut covered =
+        queue.into_iter().flat_map(|queue| &queue.spec.resource_groups).flat_map(|group| &group.covered_resources);
+    covered.any(|resource| resource == CREDITS)
 }
 
 #[cfg(test)]

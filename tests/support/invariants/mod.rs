@@ -190,17 +190,12 @@ impl InvariantChecker {
                 self.state.apply(change);
                 let mut found = self.pods.check(&self.state, job_uid_of_slice(workload).as_ref());
                 found.extend(delta::check(&self.state, was.as_ref(), workload, change.deleted));
-                found.extend(
-                    Some(workload)
-                        .filter(|_| !change.deleted)
-                        .map(|slice| payment::check(&self.state, slice))
-                        .into_iter()
-                        .flatten(),
-                );
-                if !change.deleted {
-                    found.extend(charges::check(&self.state, workload));
+                if change.deleted {
+                    return found;
                 }
-                if !change.deleted && !was.as_ref().is_some_and(holds_quota) && holds_quota(workload) {
+                found.extend(payment::check(&self.state, workload));
+                found.extend(charges::check(&self.state, workload));
+                if !was.as_ref().is_some_and(holds_quota) && holds_quota(workload) {
                     found.extend(quota::check(&self.state, workload, &self.effective_quotas()));
                 }
                 found

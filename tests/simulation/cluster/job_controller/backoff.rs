@@ -9,7 +9,7 @@ use crate::cluster::latencies::saturating_add;
 /// Waiting time after the first failure; it doubles with each further one.
 const FIRST: Duration = Duration::from_secs(10);
 /// Maximum waiting time.
-const MAX: Duration = Duration::from_secs(600);
+pub const MAX: Duration = Duration::from_secs(600);
 
 /// Failures of a Job's pods since the last success.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

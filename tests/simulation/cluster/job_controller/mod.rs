@@ -28,6 +28,7 @@ use super::object_view::{PodId, condition_status, is_terminating, items, namespa
 use super::{ControllerContext, Task};
 use crate::api::{ApiServer, ObjectChange};
 use backoff::Backoff;
+pub use backoff::MAX as MAX_BACKOFF;
 use pods::TRACKING_FINALIZER;
 pub(super) use sync::JobSnapshot;
 use sync::{Next, Sync};
