@@ -118,7 +118,8 @@ fn add_condition_rules(fields: &mut Value) {
 }
 
 /// Removes `nullable` and defaults of null, "" and [] from a schema and all schemas below it, and
-/// joins the lines of their descriptions.
+/// joins the lines of their descriptions. Schemas that preserve unknown fields are not derived, and
+/// stay as they are.
 fn normalize_schema(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     fields.remove("nullable");
@@ -128,6 +129,9 @@ fn normalize_schema(schema: &mut Value) {
     let empty = [Value::Null, Value::from(""), Value::Array(Vec::new())];
     if fields.get("default").is_some_and(|default| empty.contains(default)) {
         fields.remove("default");
+    }
+    if fields.contains_key("x-kubernetes-preserve-unknown-fields") {
+        return;
     }
     for nested in ["items", "additionalProperties"] {
         fields.get_mut(nested).map(normalize_schema);

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use super::{auth, canonical_json, names as naming, pod_builder};
 use sluice_api::canonical_hash;
 use sluice_api::ray::options::RayClusterUpgradeType;
-use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, names};
+use sluice_api::ray::{RayCluster, RayClusterSpec, WorkerGroupSpec, core_defaults, names};
 use sluice_plan::{Plan, Write};
 
 /// Name of a revision of a cluster.
@@ -270,14 +270,15 @@ impl PodAffectingSpec {
             .map(|group| {
                 (
                     group.group_name.clone(),
-                    pod_affecting_part(group_with_in_place_changes(&WorkerGroupSpec::default(), group)),
+                    pod_affecting_group(group_with_in_place_changes(&WorkerGroupSpec::default(), group)),
                 )
             })
             .collect();
-        let head = pod_affecting_part(std::mem::take(&mut spec.head_group_spec));
-        Self(
-            json!({"cluster": pod_affecting_part(spec), "head": head, "headService": head_service, "workers": workers}),
-        )
+        let head = pod_affecting_group(std::mem::take(&mut spec.head_group_spec));
+        let mut cluster = serde_json::to_value(spec).unwrap_or_default();
+        core_defaults::set_in_cluster_spec(&mut cluster);
+        let cluster = canonical_json::canonical(cluster);
+        Self(json!({"cluster": cluster, "head": head, "headService": head_service, "workers": workers}))
     }
 
     /// Reports whether `other` differs only in the set of worker groups.
@@ -329,10 +330,11 @@ fn group_with_in_place_changes(now: &WorkerGroupSpec, before: WorkerGroupSpec) -
     }
 }
 
-/// Returns a group, or the rest of a spec, in canonical JSON without the pod fields that other
+/// Returns a group in canonical JSON, with all defaults set and without the pod fields that other
 /// controllers set.
-fn pod_affecting_part(part: impl serde::Serialize) -> Value {
-    let mut value = serde_json::to_value(part).unwrap_or_default();
+fn pod_affecting_group(group: impl serde::Serialize) -> Value {
+    let mut value = serde_json::to_value(group).unwrap_or_default();
+    core_defaults::set_in_group(&mut value);
     if let Some(spec) = value.pointer_mut("/template/spec").and_then(Value::as_object_mut) {
         spec.remove("tolerations");
         spec.remove("schedulingGates");
@@ -349,6 +351,8 @@ mod tests {
 
     fn edited(edit: impl FnOnce(&mut Value)) -> RayClusterSpec {
         let mut spec = serde_json::to_value(cluster_with_workers(2).spec).expect("JSON");
+        spec["workerGroupSpecs"][0]["template"]["spec"]["volumes"] = json!([{"name": "data", "rbd": {}}]);
+        spec["autoscalerOptions"] = json!({"envFrom": [{"secretRef": {}}]});
         edit(&mut spec);
         serde_json::from_value(spec).expect("a spec")
     }
@@ -410,6 +414,12 @@ mod tests {
     #[case::an_ingress(|spec: &mut Value| spec["headGroupSpec"]["enableIngress"] = json!(true))]
     #[case::tolerations(|spec: &mut Value| {
         spec["workerGroupSpecs"][0]["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    })]
+    #[case::default_of_a_volume(|spec: &mut Value| {
+        spec["workerGroupSpecs"][0]["template"]["spec"]["volumes"][0]["rbd"]["pool"] = json!("rbd");
+    })]
+    #[case::default_of_the_autoscaler(|spec: &mut Value| {
+        spec["autoscalerOptions"]["envFrom"][0]["secretRef"]["name"] = json!("");
     })]
     #[case::empty_value(|spec: &mut Value| spec["headGroupSpec"]["rayStartParams"] = json!({}))]
     #[case::another_notation(|spec: &mut Value| {

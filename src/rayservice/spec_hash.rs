@@ -4,11 +4,11 @@ use kube_core::ResourceExt;
 use serde_json::Value;
 
 use sluice_api::canonical_hash;
-use sluice_api::ray::{PodTemplate, RayCluster, RayClusterSpec, names};
+use sluice_api::ray::{PodTemplate, RayCluster, RayClusterSpec, core_defaults, names};
 use sluice_raycluster::{auth, canonical_json};
 
-/// Prefix of hashes of specs in canonical form; see [`canonical_json`].
-const CANONICAL_PREFIX: &str = "plain-";
+/// Prefix of hashes of specs in canonical form, see [`canonical_json`], with all defaults set.
+const CANONICAL_PREFIX: &str = "defaulted-";
 
 /// Result of comparing a RayCluster with the desired spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +28,9 @@ pub enum SpecMatch {
 /// `rayClusterSpecForHashing`). Equivalent notations hash equally.
 pub fn compute(spec: &RayClusterSpec) -> String {
     // Strings, numbers, lists and string-keyed maps: serialization cannot fail.
-    let plain = canonical_json::canonical(serde_json::to_value(without_mutable_fields(spec)).unwrap_or_default());
-    format!("{CANONICAL_PREFIX}{}", canonical_hash::hash(&plain))
+    let mut json = serde_json::to_value(without_mutable_fields(spec)).unwrap_or_default();
+    core_defaults::set_in_cluster_spec(&mut json);
+    format!("{CANONICAL_PREFIX}{}", canonical_hash::hash(&canonical_json::canonical(json)))
 }
 
 /// Returns true if this hash was computed by the current version of [`compute`].
@@ -102,7 +103,8 @@ mod tests {
     use super::*;
 
     fn spec() -> RayClusterSpec {
-        let template = json!({"spec": {"containers": [{"name": "ray", "image": "ray:1"}]}});
+        let template =
+            json!({"spec": {"containers": [{"name": "ray", "image": "ray:1", "ports": [{"containerPort": 1}]}]}});
         serde_json::from_value(json!({
             "rayVersion": "2.53.0",
             "headGroupSpec": {"template": template},
@@ -130,6 +132,8 @@ mod tests {
     #[case::empty_metadata("/workerGroupSpecs/0/template/metadata", json!({}))]
     #[case::empty_scale_strategy("/workerGroupSpecs/0/scaleStrategy", json!({}))]
     #[case::empty_start_params("/headGroupSpec/rayStartParams", json!({}))]
+    #[case::default_protocol("/headGroupSpec/template/spec/containers/0/ports/0/protocol", json!("TCP"))]
+    #[case::default_protocol_of_workers("/workerGroupSpecs/0/template/spec/containers/0/ports/0/protocol", json!("TCP"))]
     #[case::scheduling_gates("/headGroupSpec/template/spec/schedulingGates", json!([{"name": "g"}]))]
     fn b08_mutable_fields_and_empty_values_do_not_change_the_hash(
         #[case] pointer: &str,
@@ -142,6 +146,7 @@ mod tests {
     #[case::ray_version("/rayVersion", json!("2.54.0"))]
     #[case::image("/headGroupSpec/template/spec/containers/0/image", json!("ray:2"))]
     #[case::unknown_field("/workerGroupSpecs/0/template/spec/newerField", json!(1))]
+    #[case::protocol("/headGroupSpec/template/spec/containers/0/ports/0/protocol", json!("UDP"))]
     #[case::node_selector("/workerGroupSpecs/0/template/spec/nodeSelector", json!({"gpu": "h100"}))]
     #[case::group_name("/workerGroupSpecs/0/groupName", json!("big"))]
     #[case::hosts("/workerGroupSpecs/0/numOfHosts", json!(2))]

@@ -3,6 +3,7 @@
 
 pub mod admission_annotations;
 mod annotations;
+pub mod core_defaults;
 pub mod incremental_annotations;
 pub mod names;
 pub mod options;

@@ -92,7 +92,7 @@ fn backend(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 pub struct RedisCredential {
     /// Source of the value, such as a Secret key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::opaque_object")]
+    #[schemars(schema_with = "schema::value_source")]
     pub value_from: Option<Value>,
     /// Inline value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,7 +158,7 @@ pub struct CollectorOptions {
     pub resources: Option<Value>,
     /// Environment variables of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::opaque_list")]
+    #[schemars(schema_with = "schema::env_vars")]
     pub env: Option<Value>,
 }
 
@@ -282,11 +282,11 @@ pub struct AutoscalerOptions {
     pub version: Option<String>,
     /// Environment variables of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::opaque_list")]
+    #[schemars(schema_with = "schema::env_vars")]
     pub env: Option<Value>,
     /// Sources of further environment variables.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::opaque_list")]
+    #[schemars(schema_with = "schema::env_sources")]
     pub env_from: Option<Value>,
     /// Volume mounts of the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]

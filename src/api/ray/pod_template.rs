@@ -5,6 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::{core_defaults, schema};
 use crate::DecodeError;
 use crate::kueue::names::ELASTIC_JOB_GATE;
 use crate::raw_json::RawJson;
@@ -71,12 +72,13 @@ impl JsonSchema for PodTemplate {
             "required": ["containers"],
             "properties": {"containers": {"type": "array", "minItems": 1, "items": container}},
         }));
-        let template = open(serde_json::json!({
+        let mut template = open(serde_json::json!({
             "type": "object",
             "description": "Pod template of the core API. The first container runs Ray.",
             "required": ["spec"],
             "properties": {"spec": spec},
         }));
-        Schema::from(template.as_object().cloned().unwrap_or_default())
+        core_defaults::add_to_schema(&mut template, &core_defaults::pod_template());
+        schema::schema_of(&template)
     }
 }

@@ -120,7 +120,7 @@ pub struct HeadGroupSpec {
     pub template: PodTemplate,
     /// Template of the head Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::opaque_object")]
+    #[schemars(schema_with = "schema::service")]
     pub head_service: Option<Value>,
     /// Creates an Ingress for the Ray dashboard.
     #[serde(default, skip_serializing_if = "Option::is_none")]

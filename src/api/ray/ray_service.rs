@@ -67,7 +67,7 @@ pub struct RayServiceSpec {
     pub deployment_unhealthy_second_threshold: Option<i32>,
     /// Template of the Kubernetes Service that receives the Serve traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "schema::opaque_object")]
+    #[schemars(schema_with = "schema::service")]
     pub serve_service: Option<Value>,
     /// Strategy for applying a change of rayClusterConfig.
     #[serde(default, skip_serializing_if = "Option::is_none")]

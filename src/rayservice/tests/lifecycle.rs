@@ -55,7 +55,7 @@ fn ray_cluster_has_the_metadata_that_kuberay_sets() {
     assert_eq!(child.labels()[names::ORIGIN_KIND_LABEL], "RayService");
     assert_eq!(child.annotations()["note"], "b");
     assert_eq!(child.annotations()[names::WORKER_GROUPS_ANNOTATION], "1");
-    assert!(child.annotations()[names::SPEC_HASH_ANNOTATION].starts_with("plain-v1-"));
+    assert!(child.annotations()[names::SPEC_HASH_ANNOTATION].starts_with("defaulted-v1-"));
     let owner = &child.owner_references()[0];
     assert_eq!(
         (owner.kind.as_str(), owner.controller, owner.block_owner_deletion),

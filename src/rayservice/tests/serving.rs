@@ -125,11 +125,12 @@ fn lost_applications_without_a_stored_configuration_are_reported() {
     // Given a cluster whose configuration was not stored by an earlier release,
     let mut harness = running_service();
     let name = harness.live_clusters()[0].clone();
+    let stored = stored_configs(&harness);
     harness.is_queued = true;
     harness.patch_service(ray_version_patch("2.54.0"));
     harness.patch_service(json!({"spec": {"serveConfigV2": serve_config("two")}}));
     harness.run_for(10);
-    harness.remove_object("ControllerRevision", &stored_configs(&harness)[0]);
+    harness.remove_object("ControllerRevision", &stored[0]);
 
     // when its head is lost in an upgrade, then this is reported, and reverting the spec helps.
     harness.lose_head(&name);

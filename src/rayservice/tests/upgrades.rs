@@ -244,5 +244,5 @@ fn kuberay_clusters_are_adopted_unchanged() {
     harness.restart();
     harness.run_for(30);
     assert_eq!(harness.live_clusters(), std::slice::from_ref(&name));
-    assert!(harness.cluster(&name).annotations()[names::SPEC_HASH_ANNOTATION].starts_with("plain-"));
+    assert!(harness.cluster(&name).annotations()[names::SPEC_HASH_ANNOTATION].starts_with("defaulted-"));
 }
