@@ -10,6 +10,8 @@ KUBERNETES_VERSION := v1.36.3
 KWOK_VERSION := v0.8.0
 GATEWAY_API := sigs.k8s.io/gateway-api@v1.6.3
 KUBERAY := github.com/ray-project/kuberay/ray-operator
+KUEUE := sigs.k8s.io/kueue
+KUSTOMIZE_VERSION := v5.8.1
 DENY_VERSION := 0.20.2
 TRAEFIK_VERSION := 3.7.15
 TYPOS_VERSION := 1.52.0
@@ -50,7 +52,7 @@ TESTENV_LDFLAGS := -s -w \
 	-X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=36
 
-.PHONY: help build testenv processnode namespaces processnode-test kuberay golden record-responses demo demo-binaries demo-ray demo-stop test test-units test-simulation test-simulation-seeds test-simulation-cases test-integration test-binaries traefik gateway ray-installed ray simulate mutants conformance kueue-specs bench bench-queue bench-load lint generate tidy
+.PHONY: help build testenv processnode namespaces processnode-test kuberay kueue golden record-responses demo demo-binaries demo-ray demo-stop test test-units test-simulation test-simulation-seeds test-simulation-cases test-integration test-binaries traefik gateway ray-installed ray simulate mutants conformance kueue-specs bench bench-queue bench-load lint generate tidy
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +92,20 @@ else
 	@cd testenv/kuberay && install -m 644 $$(go list -m -f '{{.Dir}}' $(KUBERAY))/config/crd/bases/*.yaml $(SLUICE_CACHE)/kuberay-crds/
 endif
 
+kueue: ## Build Kueue, for the tests that run Sluice's Ray operator with it. KUEUE_SOURCE=CHECKOUT builds that of a checkout.
+	@mkdir -p $(BIN) $(SLUICE_CACHE)/kueue-crds
+	GOBIN=$(BIN) go install sigs.k8s.io/kustomize/kustomize/v5@$(KUSTOMIZE_VERSION)
+ifdef KUEUE_SOURCE
+	cd $(KUEUE_SOURCE) && go build -ldflags '-s -w' -o $(BIN)/kueue ./cmd/kueue
+	@install -m 644 $(KUEUE_SOURCE)/config/components/crd/bases/*.yaml $(SLUICE_CACHE)/kueue-crds/
+	@$(BIN)/kustomize build $(KUEUE_SOURCE)/config/default >$(SLUICE_CACHE)/kueue.yaml
+else
+	cd testenv/kueue && go build -ldflags '-s -w' -o $(BIN)/kueue $(KUEUE)/cmd/kueue
+	@cd testenv/kueue && source=$$(go list -m -f '{{.Dir}}' $(KUEUE)) && \
+	  install -m 644 $$source/config/components/crd/bases/*.yaml $(SLUICE_CACHE)/kueue-crds/ && \
+	  $(BIN)/kustomize build $$source/config/default >$(SLUICE_CACHE)/kueue.yaml
+endif
+
 demo: demo-binaries testenv ## Show an upgrade that waits for quota, on a real control plane. KEEP=1 leaves it running.
 	$(TARGET)/debug/examples/demo
 
@@ -116,7 +132,7 @@ record-responses: testenv ## Record the responses of a real API server that the 
 	cargo build --quiet --locked --workspace --bin xtask
 	$(TARGET)/debug/xtask record-responses
 
-test: test-binaries testenv kuberay ## Run all tests: units, simulated histories, and scenarios on a real control plane.
+test: test-binaries testenv kuberay kueue ## Run all tests: units, simulated histories, and scenarios on a real control plane.
 	$(MAKE) test-units
 	$(MAKE) test-simulation
 	$(MAKE) test-integration
@@ -135,7 +151,7 @@ test-simulation-seeds: test-binaries
 test-simulation-cases: test-binaries
 	$(CARGO_TEST) --test simulation -- --skip invariants_hold_under_faults
 
-test-integration: test-binaries testenv kuberay
+test-integration: test-binaries testenv kuberay kueue
 	$(CARGO_TEST) --test integration --test load_run -- --test-threads=3
 
 test-binaries:

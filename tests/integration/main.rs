@@ -22,6 +22,7 @@ mod job_controller;
 mod kuberay_adoption;
 mod limits;
 mod many_jobs;
+mod next_to_kueue;
 mod ownership;
 mod plan_command;
 mod pod_shape_changes;

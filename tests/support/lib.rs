@@ -18,6 +18,7 @@ pub mod pod_corpus;
 pub mod process_node;
 pub mod quotas;
 pub mod real_kuberay;
+pub mod real_kueue;
 pub mod recorded_responses;
 pub mod timeline;
 pub mod traefik;
