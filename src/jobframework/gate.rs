@@ -28,7 +28,9 @@ pub fn plan(
 ) {
     let kind = context.job.member_kind();
     for member in members.iter().filter(|member| !member.is_terminating) {
+        let needs_no_slice = context.job.is_finishing() && member.live_pods.is_empty();
         let should_be_open = match covering {
+            _ if needs_no_slice => context.job.wants_to_run(),
             Some(_) if member.is_preempted => false,
             Some(slice) if member.is_open => match slice.record.member(&member.uid) {
                 Some(share) => context.job.ungated_overrun(member, share).is_none(),
@@ -39,7 +41,6 @@ pub fn plan(
                     && may_open(context, slice, member, members)
                     && !replacement::has_running_displaced(&slice.record, context, members)
             }
-            None if context.job.is_finishing() && member.live_pods.is_empty() => context.job.wants_to_run(),
             None => {
                 awaits_decision && member.is_open && !member.is_preempted && adoption::keeps_running(context, member)
             }
@@ -52,7 +53,7 @@ pub fn plan(
         let target = write.target.clone();
         plan.write(write.blocked_while_in_flight(blocking_objects(context, members, member, covering)));
         let note = match covering {
-            None if should_be_open => {
+            _ if should_be_open && needs_no_slice => {
                 let message = format!("Unsuspended {kind} {}: it creates no more pods, and can complete", member.name);
                 context.job.event("GateOpened", &message)
             }

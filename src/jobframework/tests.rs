@@ -174,6 +174,16 @@ fn finishing_job_is_open_without_a_slice_once_its_pods_are_gone(
 }
 
 #[test]
+fn finishing_job_is_resumed_although_its_slice_is_of_the_queue_that_it_left() {
+    let (active, mut held) = serving();
+    held.spec.queue_name = Some("left".to_owned());
+    let stopped = Member { is_open: false, live_pods: BTreeMap::new(), ..active };
+    let job = FakeJob { is_finishing: true, ..job(vec![stopped]) };
+    plan_for(&job, &[&held]);
+    assert_eq!(gate_writes(&job), [("a".to_owned(), true)]);
+}
+
+#[test]
 fn uncovered_cluster_is_suspended() {
     let (active, held) = serving();
     let opened_by_hand = Member { is_open: true, ..cluster("b", 2, "1") };
