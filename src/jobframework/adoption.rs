@@ -67,3 +67,15 @@ pub(super) fn keeps_running(context: &ReconcileContext<'_>, member: &Member) -> 
     let none = MemberShare { name: member.name.clone(), uid: member.uid.clone(), pods: Vec::new() };
     !member.live_pods.is_empty() && context.job.ungated_overrun(member, &none).is_none()
 }
+
+/// Returns true if a member that runs on a Workload of Kueue keeps running until a slice replaces that
+/// Workload: its quota is for the pods of this member alone, and no more of them can start.
+pub(super) fn runs_on_workload_of_kueue(
+    context: &ReconcileContext<'_>,
+    held: &Slice<'_>,
+    member: &Member,
+    members: &[Member],
+) -> bool {
+    let runs_alone = members.iter().all(|other| other.uid == member.uid || other.live_pods.is_empty());
+    runs_alone && held.is_unrecorded_quota_for(member) && keeps_running(context, member)
+}

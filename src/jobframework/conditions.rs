@@ -167,7 +167,9 @@ fn holding_message(slice: &Slice<'_>) -> String {
     let admission = slice.workload.status.as_ref().and_then(|status| status.admission.as_ref());
     let queue = admission.map(|admission| admission.cluster_queue.as_str()).unwrap_or_default();
     let names: Vec<&str> = slice.record.members.iter().map(|member| member.name.as_str()).collect();
-    format!("Slice {} holds quota in ClusterQueue {queue} for {}", name_of(slice), names.join(" and "))
+    // A Workload of Kueue names no member.
+    let covered = if names.is_empty() { String::new() } else { format!(" for {}", names.join(" and ")) };
+    format!("Slice {} holds quota in ClusterQueue {queue}{covered}", name_of(slice))
 }
 
 /// Names what is pending, the whole job or the members that the covering slice does not cover; and,

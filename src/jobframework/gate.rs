@@ -34,7 +34,10 @@ pub fn plan(
             Some(_) if member.is_preempted => false,
             Some(slice) if member.is_open => match slice.record.member(&member.uid) {
                 Some(share) => context.job.ungated_overrun(member, share).is_none(),
-                None => replacement::is_restored(slice, member, members),
+                None => {
+                    replacement::is_restored(slice, member, members)
+                        || adoption::runs_on_workload_of_kueue(context, slice, member, members)
+                }
             },
             Some(slice) => {
                 context.job.wants_to_run()

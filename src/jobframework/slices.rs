@@ -8,10 +8,11 @@ use kube_core::ResourceExt;
 use super::generic_job::GenericJob;
 use super::shape::shape_of;
 use super::slice_record::{MemberShare, PodSetShapeCounts, PodShare, SliceRecord, fits_within};
-use super::types::{Member, PodGroupDemand};
+use super::types::{Member, PodGroupDemand, PodKind};
 use sluice_api::condition;
 use sluice_api::kueue::{Workload, names};
 use sluice_queue::partial_preemption::{PARTIALLY_PREEMPTED, PreemptiblePart, part_to_release};
+use sluice_queue::requests::{pod_requests, template_requests};
 
 /// Lifecycle phase of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +127,28 @@ impl Slice<'_> {
             pod_set(name).is_some_and(|pod_set| u32::try_from(pod_set.count).is_ok_and(|known| known == count))
         };
         counts.into_iter().all(has_count) && shares().all(has_shape)
+    }
+
+    /// Returns true if the slice has no record, such as a Workload of Kueue, and its admission grants quota
+    /// for all pods of `member`: for so many in each PodSet, and for all that each of them requests.
+    /// Their shapes may differ, because the templates in a Workload of Kueue are as the user wrote them.
+    pub(super) fn is_unrecorded_quota_for(&self, member: &Member) -> bool {
+        let is_granted = |(kind, run): (&PodKind, &u32)| {
+            let group = member.groups.iter().flatten().find(|group| group.kind() == *kind);
+            group.is_some_and(|group| {
+                *run <= granted_count(self.workload, &group.pod_set) && self.requests_all_of(group)
+            })
+        };
+        self.record.members.is_empty() && member.live_pods.iter().all(is_granted)
+    }
+
+    /// Returns true if the PodSet of a group requests no less for each pod than the group does.
+    fn requests_all_of(&self, group: &PodGroupDemand) -> bool {
+        let pod_set = self.workload.spec.pod_sets.iter().find(|known| known.name == group.pod_set);
+        let known = pod_set.and_then(|known| template_requests(&known.template).ok());
+        let wanted = group.template.spec.as_ref().and_then(|spec| pod_requests(spec).ok());
+        let (Some(known), Some(wanted)) = (known, wanted) else { return false };
+        wanted.iter().all(|(resource, amount)| known.get(resource) >= amount)
     }
 
     /// Returns true if the slice is being deleted although its job runs on it. Sluice deletes a slice

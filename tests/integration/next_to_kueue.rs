@@ -1,21 +1,26 @@
-//! Sluice's Ray operator runs the clusters that the real Kueue admits.
+//! Sluice's Ray operator runs the clusters that the real Kueue admits; and Sluice replaces Kueue.
+
+use std::collections::BTreeSet;
 
 use kube::ResourceExt;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use sluice_api::condition;
 use sluice_api::kueue::Workload;
 
-use crate::rayclusters::{CLUSTER, cluster_manifest};
+use crate::rayclusters::{CLUSTER, cluster_manifest, wait_until_ready};
 use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE, reserved_amount};
 use sluice_testkit::real_kueue::{RealKueue, start_control_plane};
 use sluice_testkit::{Manager, TestEnv, eventually, eventually_or_err};
 
+/// Condition of a job that Sluice has admitted.
+const ADMITTED: &str = "sluice.dev/Admitted";
+
 /// A control plane where Kueue manages quota and Sluice runs the clusters.
 struct Fixture {
     env: TestEnv,
-    _kueue: RealKueue,
-    _operator: Manager,
+    kueue: RealKueue,
+    operator: Manager,
 }
 
 impl Fixture {
@@ -24,7 +29,7 @@ impl Fixture {
         let kueue = RealKueue::start(&env).await;
         let operator = env.manager_with(&["--queue-manager=false"]).await;
         env.apply(QUEUE_SAMPLE).await.expect("the queue");
-        Self { env, _kueue: kueue, _operator: operator }
+        Self { env, kueue, operator }
     }
 
     /// Returns the only Workload, once there is one.
@@ -111,4 +116,61 @@ async fn service_that_waits_keeps_its_workload_and_serves_once_kueue_admits_it()
     fixture.env.wait_until_serving("2.52.0").await;
     assert_eq!(fixture.workload().await.uid(), waiting.uid());
     fixture.wait_for_reserved_cpu("1").await;
+}
+
+/// Follows "Replacing Kueue" in docs/guides/adopt-from-kuberay.md.
+#[tokio::test]
+async fn clusters_run_on_when_sluice_replaces_kueue() {
+    // Given a Job, a cluster and a service that run on quota of Kueue,
+    let Fixture { env, kueue, operator } = Fixture::new().await;
+    env.set_quota("4", "8Gi").await;
+    let container = json!({"name": "work", "image": "work", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}});
+    let job = json!({
+        "metadata": {"name": "train", "labels": {"kueue.x-k8s.io/queue-name": "user-queue"}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
+    });
+    env.jobs().create(&PostParams::default(), &serde_json::from_value(job).expect("a Job")).await.expect("the Job");
+    env.apply(&cluster_manifest()).await.expect("the cluster");
+    env.apply(SERVICE_SAMPLE).await.expect("the service");
+    env.wait_until_serving("2.52.0").await;
+    wait_until_ready(&env).await;
+    eventually("the Job runs", async || (env.jobs().get("train").await.ok()?.status?.ready? == 1).then_some(())).await;
+    let before = cluster_pods(&env).await;
+    assert_eq!(before.len(), 4, "{before:?}");
+
+    // when Kueue is stopped and uninstalled, and Sluice is installed and started,
+    operator.kill().await;
+    kueue.uninstall(&env).await;
+    env.apply_kustomization("crd").await;
+    env.apply_kustomization("policy").await;
+    let _manager = env.manager().await;
+
+    // then it takes their quota over: the pods of the cluster and of the service run on, and the Job,
+    // whose pods have no scheduling gate, starts again.
+    eventually_or_err("Sluice reports that all three hold quota", async || {
+        let job = env.jobs().get("train").await.expect("the Job").status.unwrap_or_default().conditions;
+        let cluster = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status.unwrap_or_default();
+        let service = env.get_service().await.status.unwrap_or_default();
+        let is_admitted = [
+            job.into_iter().flatten().any(|shown| shown.type_ == ADMITTED && shown.status == "True"),
+            condition::is_true(&cluster.conditions, ADMITTED),
+            condition::is_true(&service.conditions, ADMITTED),
+        ];
+        if is_admitted == [true; 3] { Ok(()) } else { Err(format!("Job, cluster, service: {is_admitted:?}")) }
+    })
+    .await;
+    assert_eq!(cluster_pods(&env).await, before);
+    eventually("the Job runs again", async || (env.jobs().get("train").await.ok()?.status?.ready? == 1).then_some(()))
+        .await;
+    let workloads = env.workloads().list(&ListParams::default()).await.expect("the Workloads").items;
+    assert_eq!(workloads.len(), 3, "one for each: {workloads:?}");
+    assert_eq!(reserved_amount(&env.cluster_queues().get(QUEUE).await.expect("the queue"), "cpu"), "3");
+}
+
+/// Returns the names and uids of the pods of all clusters that are not being deleted.
+async fn cluster_pods(env: &TestEnv) -> BTreeSet<String> {
+    let of_clusters = ListParams::default().labels("ray.io/cluster");
+    let pods = env.pods().list(&of_clusters).await.expect("the pods").items;
+    let live = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    live.map(|pod| format!("{} {:?}", pod.name_any(), pod.uid())).collect()
 }

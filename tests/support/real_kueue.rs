@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sluice_api::kueue::ResourceFlavor;
@@ -26,7 +28,7 @@ const POLICIES_NEXT_TO_KUEUE: [&str; 5] =
 
 /// A running Kueue. Dropping the value kills it.
 pub struct RealKueue {
-    _process: Child,
+    process: Child,
     /// Path of its log file.
     pub log: PathBuf,
 }
@@ -85,7 +87,24 @@ impl RealKueue {
             .unwrap_or_else(|error| panic!("starting {} (make kueue builds it): {error}", program.display()));
         mount_certificate(env, &certificates).await;
         wait_for_webhooks(env).await;
-        Self { _process: process, log }
+        Self { process, log }
+    }
+
+    /// Stops Kueue and removes what calls it, so that its CRDs can be replaced; see "Replacing
+    /// Kueue" in docs/guides/adopt-from-kuberay.md.
+    pub async fn uninstall(mut self, env: &TestEnv) {
+        self.process.kill().await.expect("Kueue is stopped");
+        let params = DeleteParams::default();
+        let mutating: Api<MutatingWebhookConfiguration> = Api::all(env.client.clone());
+        mutating.delete("kueue-mutating-webhook-configuration", &params).await.expect("its webhooks are deleted");
+        let validating: Api<ValidatingWebhookConfiguration> = Api::all(env.client.clone());
+        validating.delete("kueue-validating-webhook-configuration", &params).await.expect("its webhooks are deleted");
+        let definitions: Api<CustomResourceDefinition> = Api::all(env.client.clone());
+        let patch = Patch::Merge(json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}}));
+        for kind in ["clusterqueues", "cohorts", "localqueues", "workloads"] {
+            let name = format!("{kind}.kueue.x-k8s.io");
+            definitions.patch(&name, &PatchParams::default(), &patch).await.expect("the CRD converts by itself");
+        }
     }
 }
 
@@ -155,7 +174,8 @@ async fn mount_certificate(env: &TestEnv, directory: &Path) {
 
 async fn wait_for_webhooks(env: &TestEnv) {
     let flavors: Api<ResourceFlavor> = Api::all(env.client.clone());
-    let probe: ResourceFlavor = serde_json::from_value(json!({"metadata": {"name": "probe"}, "spec": {}})).expect("a flavor");
+    let probe: ResourceFlavor =
+        serde_json::from_value(json!({"metadata": {"name": "probe"}, "spec": {}})).expect("a flavor");
     eventually("Kueue's webhooks answer", async || flavors.create(&PostParams::default(), &probe).await.ok()).await;
     flavors.delete("probe", &DeleteParams::default()).await.expect("the probe is deleted");
 }

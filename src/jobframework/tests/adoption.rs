@@ -42,3 +42,36 @@ fn running_job_is_suspended_only_if_its_pending_slice_is_not_being_admitted(
     // then
     assert_eq!(gate_writes(&job), gates);
 }
+
+#[rstest]
+#[case::of_its_pods(|_: &mut Workload| (), &[])]
+#[case::fewer_pods(|held: &mut Workload| {
+    held.status.as_mut().expect("a status").admission.as_mut().expect("an admission").pod_set_assignments[1].count = Some(1);
+}, &[("a", false)])]
+#[case::smaller_pods(|held: &mut Workload| {
+    held.spec.pod_sets[1].template = json!({"spec": {"containers": []}}).into();
+}, &[("a", false)])]
+#[case::no_such_group(|held: &mut Workload| held.spec.pod_sets[1].name = "other".to_owned(), &[("a", false)])]
+fn cluster_runs_on_a_workload_of_kueue_with_quota(#[case] edit: fn(&mut Workload), #[case] expected: &[(&str, bool)]) {
+    let (active, mut of_kueue) = serving();
+    of_kueue.annotations_mut().remove(SLICE_ANNOTATION);
+    edit(&mut of_kueue);
+
+    let job = job(vec![active]);
+    plan_for(&job, &[&of_kueue]);
+
+    let writes = gate_writes(&job);
+    assert_eq!(writes.iter().map(|(name, gate)| (name.as_str(), *gate)).collect::<Vec<_>>(), expected);
+}
+
+/// Kueue charges for one cluster of a service.
+#[test]
+fn second_cluster_does_not_run_on_a_workload_of_kueue() {
+    let (active, mut of_kueue) = serving();
+    of_kueue.annotations_mut().remove(SLICE_ANNOTATION);
+
+    let both = job(vec![active, running(cluster("b", 2, "1"))]);
+    plan_for(&both, &[&of_kueue]);
+
+    assert_eq!(gate_writes(&both), [("a".to_owned(), false), ("b".to_owned(), false)]);
+}
