@@ -112,7 +112,8 @@ fn add_field(object: &mut Value, path: &str, default: &Value) {
     let property = &mut object["properties"][list.unwrap_or(name)];
     match (rest, list) {
         (None, _) => {
-            *property = json!({"type": if default.is_boolean() { "boolean" } else { "string" }, "default": default})
+            let kind = if default.is_boolean() { "boolean" } else { "string" };
+            *property = json!({"type": kind, "default": default});
         }
         (Some(rest), None) => add_field(property, rest, default),
         (Some(rest), Some(_)) => {
