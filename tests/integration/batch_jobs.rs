@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
@@ -242,6 +242,54 @@ async fn job_is_not_evicted_because_some_of_its_pods_have_succeeded() {
         running.extend(pods(&env, name).await.iter().filter_map(ResourceExt::uid));
     }
     assert_eq!(running.into_iter().collect::<BTreeSet<_>>(), left.into_iter().collect());
+}
+
+/// Evicts jobs with a pod that has no node for five seconds.
+const UNSCHEDULED_CONFIG: &str = "
+apiVersion: config.kueue.x-k8s.io/v1beta2
+kind: Configuration
+waitForPodsReady:
+  timeout: 5m
+  unscheduledTimeout: 5s
+  requeuingStrategy:
+    backoffBaseSeconds: 1
+    backoffMaxSeconds: 1
+";
+
+#[tokio::test]
+async fn job_whose_pods_get_no_node_makes_way_and_starts_once_there_is_one() {
+    // Given a Job that uses all quota for nodes that do not exist, and another one that is pending,
+    let env = TestEnv::start().await;
+    let recorder = Recorder::start(env.client.clone(), None).await;
+    let file = env.dir.join("configuration.yaml");
+    std::fs::write(&file, UNSCHEDULED_CONFIG).expect("a file");
+    let _manager = env.manager_with(&[&format!("--config={}", file.display())]).await;
+    queue(&env, "2").await;
+    let mut lost = json!(job("lost", json!({"parallelism": 2, "suspend": true})));
+    lost["spec"]["template"]["spec"]["nodeSelector"] = json!({"pool": "new"});
+    create(&env, &serde_json::from_value(lost).expect("a Job")).await;
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
+    create(&env, &job("next", json!({"parallelism": 2, "suspend": true}))).await;
+
+    // when the timeout ends, then the first one gives way, and says why;
+    wait_for_pods(&env, "next", 2, 0).await;
+    let workloads = env.workloads().list(&ListParams::default()).await.expect("the Workloads").items;
+    let evicted = workloads.iter().find(|workload| workload.name_any().starts_with("job-lost-")).expect("its Workload");
+    let stats = evicted.status.as_ref().and_then(|status| status.scheduling_stats.as_ref()).expect("statistics");
+    let cause = &stats.evictions[0];
+    assert_eq!((&*cause.reason, &*cause.underlying_cause), ("PodsReadyTimeout", "WaitForScheduling"));
+
+    // and once there are such nodes and quota, it runs.
+    env.jobs().delete("next", &DeleteParams::background()).await.expect("a deletion");
+    let nodes: Api<Node> = Api::all(env.client.clone());
+    let label = Patch::Merge(json!({"metadata": {"labels": {"pool": "new"}}}));
+    for node in nodes.list(&ListParams::default()).await.expect("the nodes") {
+        nodes.patch(&node.name_any(), &PatchParams::default(), &label).await.expect("a label");
+    }
+    wait_for_pods(&env, "lost", 2, 0).await;
+    env.wait_for_reserved_cpu_in(QUEUE, "2").await;
+    let breaches = invariants::violations(&recorder.history().await);
+    assert!(breaches.is_empty(), "{breaches:#?}");
 }
 
 #[tokio::test]

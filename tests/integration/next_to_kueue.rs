@@ -9,12 +9,12 @@ use sluice_api::condition;
 use sluice_api::kueue::Workload;
 
 use crate::rayclusters::{CLUSTER, cluster_manifest, wait_until_ready};
-use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE, reserved_amount};
+use sluice_testkit::objects::{QUEUE, QUEUE_SAMPLE, SERVICE_SAMPLE};
 use sluice_testkit::real_kueue::{RealKueue, start_control_plane};
 use sluice_testkit::{Manager, TestEnv, eventually, eventually_or_err};
 
-/// Condition of a job that Sluice has admitted.
-const ADMITTED: &str = "sluice.dev/Admitted";
+/// Annotation that only Workloads of Sluice have.
+const SLICE_ANNOTATION: &str = "sluice.dev/slice";
 
 /// A control plane where Kueue manages quota and Sluice runs the clusters.
 struct Fixture {
@@ -55,14 +55,6 @@ impl Fixture {
         })
         .await;
     }
-
-    async fn wait_for_reserved_cpu(&self, amount: &str) {
-        eventually_or_err(&format!("{amount} CPU is reserved"), async || {
-            let actual = reserved_amount(&self.env.cluster_queues().get(QUEUE).await.expect("the queue"), "cpu");
-            if actual == amount { Ok(()) } else { Err(format!("{actual} is")) }
-        })
-        .await;
-    }
 }
 
 #[tokio::test]
@@ -82,12 +74,12 @@ async fn cluster_runs_while_kueue_admits_it() {
     // and when there is quota, then it runs;
     fixture.env.set_quota("1", "2Gi").await;
     fixture.wait_for_pods(2).await;
-    fixture.wait_for_reserved_cpu("1").await;
+    fixture.env.wait_for_reserved_cpu_in(QUEUE, "1").await;
 
     // and when Kueue evicts it, then it stops and its quota is free;
     fixture.set_active(false).await;
     fixture.wait_for_pods(0).await;
-    fixture.wait_for_reserved_cpu("0").await;
+    fixture.env.wait_for_reserved_cpu_in(QUEUE, "0").await;
 
     // and it runs again once it is admitted again, with the same Workload.
     fixture.set_active(true).await;
@@ -115,7 +107,7 @@ async fn service_that_waits_keeps_its_workload_and_serves_once_kueue_admits_it()
     fixture.env.set_quota("1", "2Gi").await;
     fixture.env.wait_until_serving("2.52.0").await;
     assert_eq!(fixture.workload().await.uid(), waiting.uid());
-    fixture.wait_for_reserved_cpu("1").await;
+    fixture.env.wait_for_reserved_cpu_in(QUEUE, "1").await;
 }
 
 /// Follows "Replacing Kueue" in docs/guides/adopt-from-kuberay.md.
@@ -145,26 +137,22 @@ async fn clusters_run_on_when_sluice_replaces_kueue() {
     env.apply_kustomization("policy").await;
     let _manager = env.manager().await;
 
-    // then it takes their quota over: the pods of the cluster and of the service run on, and the Job,
-    // whose pods have no scheduling gate, starts again.
-    eventually_or_err("Sluice reports that all three hold quota", async || {
-        let job = env.jobs().get("train").await.expect("the Job").status.unwrap_or_default().conditions;
-        let cluster = env.ray_clusters().get(CLUSTER).await.expect("the cluster").status.unwrap_or_default();
-        let service = env.get_service().await.status.unwrap_or_default();
-        let is_admitted = [
-            job.into_iter().flatten().any(|shown| shown.type_ == ADMITTED && shown.status == "True"),
-            condition::is_true(&cluster.conditions, ADMITTED),
-            condition::is_true(&service.conditions, ADMITTED),
-        ];
-        if is_admitted == [true; 3] { Ok(()) } else { Err(format!("Job, cluster, service: {is_admitted:?}")) }
+    // then a slice of Sluice takes the place of each Workload, in which the pods of the cluster and of
+    // the service run on; and the Job, whose pods have no scheduling gate, starts again.
+    eventually_or_err("three slices hold quota, and there is no other Workload", async || {
+        let workloads = env.workloads().list(&ListParams::default()).await.expect("the Workloads").items;
+        let is_slice = |workload: &&Workload| {
+            workload.annotations().contains_key(SLICE_ANNOTATION)
+                && condition::is_true(workload.conditions(), "Admitted")
+        };
+        let slices = workloads.iter().filter(is_slice).count();
+        if (slices, workloads.len()) == (3, 3) { Ok(()) } else { Err(format!("{slices} of {}", workloads.len())) }
     })
     .await;
-    assert_eq!(cluster_pods(&env).await, before);
     eventually("the Job runs again", async || (env.jobs().get("train").await.ok()?.status?.ready? == 1).then_some(()))
         .await;
-    let workloads = env.workloads().list(&ListParams::default()).await.expect("the Workloads").items;
-    assert_eq!(workloads.len(), 3, "one for each: {workloads:?}");
-    assert_eq!(reserved_amount(&env.cluster_queues().get(QUEUE).await.expect("the queue"), "cpu"), "3");
+    assert_eq!(cluster_pods(&env).await, before);
+    env.wait_for_reserved_cpu_in(QUEUE, "3").await;
 }
 
 /// Returns the names and uids of the pods of all clusters that are not being deleted.
