@@ -1,4 +1,4 @@
-//! Adoption of jobs that ran before they were queued.
+//! Adoption of jobs that ran before they were queued, or on a Workload of Kueue.
 //!
 //! Their pods keep running until the queue has made its first decision, so nothing stops if there
 //! is quota, and a job of another operator is adopted as it is. (Kueue v0.19.2 stops such a job

@@ -15,7 +15,7 @@ use crate::admission_policies::webhook::start_manager_and_wait_for_webhook;
 use sluice_testkit::history::Recorder;
 use sluice_testkit::objects::NAMESPACE;
 use sluice_testkit::quotas::{cpu_quota, resource_flavor};
-use sluice_testkit::{TestEnv, eventually, eventually_or_err, invariants};
+use sluice_testkit::{Manager, TestEnv, eventually, eventually_or_err, invariants};
 
 const QUEUE: &str = "jobs";
 
@@ -26,6 +26,13 @@ fn job(name: &str, more: Value) -> Job {
     spec.as_object_mut().expect("a spec").extend(more.as_object().cloned().unwrap_or_default());
     let meta = json!({"name": name, "labels": {"kueue.x-k8s.io/queue-name": QUEUE}});
     serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a Job")
+}
+
+/// Starts a manager with this configuration file.
+async fn manager_with_configuration(env: &TestEnv, configuration: &str) -> Manager {
+    let file = env.dir.join("configuration.yaml");
+    std::fs::write(&file, configuration).expect("a file");
+    env.manager_with(&[&format!("--config={}", file.display())]).await
 }
 
 async fn create(env: &TestEnv, job: &Job) {
@@ -204,9 +211,7 @@ const PAST_RECOVERY: Duration = Duration::from_secs(15);
 async fn job_is_not_evicted_because_some_of_its_pods_have_succeeded() {
     // Given a recovery timeout, and two Jobs, one of them without completions,
     let env = TestEnv::start().await;
-    let file = env.dir.join("configuration.yaml");
-    std::fs::write(&file, RECOVERY_CONFIG).expect("a file");
-    let _manager = env.manager_with(&[&format!("--config={}", file.display())]).await;
+    let _manager = manager_with_configuration(&env, RECOVERY_CONFIG).await;
     queue(&env, "6").await;
     let names = ["drain", "fixed"];
     create(&env, &job("drain", json!({"parallelism": 3, "suspend": true}))).await;
@@ -261,9 +266,7 @@ async fn job_whose_pods_get_no_node_makes_way_and_starts_once_there_is_one() {
     // Given a Job that uses all quota for nodes that do not exist, and another one that is pending,
     let env = TestEnv::start().await;
     let recorder = Recorder::start(env.client.clone(), None).await;
-    let file = env.dir.join("configuration.yaml");
-    std::fs::write(&file, UNSCHEDULED_CONFIG).expect("a file");
-    let _manager = env.manager_with(&[&format!("--config={}", file.display())]).await;
+    let _manager = manager_with_configuration(&env, UNSCHEDULED_CONFIG).await;
     queue(&env, "2").await;
     let mut lost = json!(job("lost", json!({"parallelism": 2, "suspend": true})));
     lost["spec"]["template"]["spec"]["nodeSelector"] = json!({"pool": "new"});
